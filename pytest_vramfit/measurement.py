@@ -1,0 +1,156 @@
+"""What one engine saw of one case: integers and facts, never a judgement.
+
+Written in the worker, read by everything behind it; crosses the process border as JSON. A figure
+that was not measured is None, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Engine = Literal["gpu", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """The device that was measured on."""
+
+    name: str
+    total_bytes: int
+    """Its memory by NVML (``gpu``) or the operating system (``cpu``)."""
+    reserved_bytes: int
+    """What the driver keeps for itself."""
+    held_bytes: int
+    """What others held when the worker opened the device."""
+    driver: str | None = None
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a training step can have."""
+        return self.total_bytes - self.reserved_bytes - self.held_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes, all in steady state (over the timed steps) unless the name says otherwise."""
+
+    load_peak_bytes: int
+    first_step_peak_allocated_bytes: int
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    optimizer_peak_bytes: int
+    peak_reserved_bytes: int | None
+    allocated_after_step_bytes: tuple[int, ...]
+    """After each timed step."""
+    reserved_after_step_bytes: tuple[int, ...] | None
+    outside_allocator_bytes: int | None
+    """On the device but not in PyTorch's allocator: context, kernels, libraries."""
+    allocator_retries: int | None
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The peak of the whole step."""
+        return max(self.forward_peak_bytes, self.backward_peak_bytes, self.optimizer_peak_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutOfMemory:
+    """The device could not serve a request."""
+
+    phase: str
+    """``load``, ``forward``, ``backward`` or ``optimizer``."""
+    step: int
+    """The optimizer step it happened in, from 1; 0 while loading."""
+    requested_bytes: int | None
+    free_bytes: int | None
+    """Free on the device at that moment."""
+    allocated_bytes: int
+    reserved_bytes: int | None
+    says: str
+    """The library's own words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Facts that tell whether the step trained what was asked."""
+
+    loss: float | None
+    """Of the last step; None where it is not finite."""
+    applied_steps: int
+    """Optimizer steps that were applied by the end of the timed ones."""
+    skipped_steps: int
+    """Optimizer steps that the gradient scaler skipped."""
+    batches: tuple[tuple[int, ...], ...]
+    """The shapes of token ids that reached the input embedding in one optimizer step."""
+    adapters: int
+    """Modules with an adapter of the asked rank."""
+    adapters_expected: int
+    trainable_parameters: int
+    total_parameters: int
+    """Of the model without adapters; a quantised weight counts its original elements."""
+    trainable_tensors: int
+    without_gradient: tuple[str, ...]
+    zero_gradient: tuple[str, ...]
+    nonfinite_gradient: tuple[str, ...]
+    unmoved: tuple[str, ...]
+    """Trainable tensors that are bit for bit what they were before the first step, though their
+    dtype could show it."""
+    wrongly_trainable: tuple[str, ...]
+    """Trainable tensors that should be frozen, and frozen ones that should be trained."""
+    base_changed: tuple[str, ...]
+    """Frozen tensors that changed."""
+    trainable_dtypes: Mapping[str, int]
+    """Parameters by dtype."""
+    base_dtypes: Mapping[str, int]
+    """Parameters of the unquantised frozen base by dtype."""
+    devices: Mapping[str, int]
+    """Tensors by device type."""
+    quantised_elements: int
+    """Original elements of the linear weights that are in 4 bit, in the asked format."""
+    linear_elements: int
+    """Elements of all linear weights but the output embedding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """All of one case. ``memory`` and ``evidence`` are None where the step did not get through."""
+
+    device: Device
+    memory: Memory | None
+    oom: OutOfMemory | None
+    evidence: Evidence | None
+    step_ns: tuple[int, ...]
+    """Wall time of each timed optimizer step."""
+    stages_ns: Mapping[str, int]
+    """Where the case's time went: build, warm-up, timed, proof, clean-up."""
+    versions: Mapping[str, str]
+    """Of Python, torch, transformers, peft, bitsandbytes, accelerate, CUDA."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Measurement:
+        """The inverse of :meth:`to_json`, also after a pass through JSON text."""
+        memory, oom, evidence = values["memory"], values["oom"], values["evidence"]
+        return cls(
+            device=Device(**values["device"]),
+            memory=Memory(**_tuples(memory)) if memory else None,
+            oom=OutOfMemory(**oom) if oom else None,
+            evidence=Evidence(**_tuples(evidence)) if evidence else None,
+            step_ns=tuple(values["step_ns"]),
+            stages_ns=values["stages_ns"],
+            versions=values["versions"],
+        )
+
+
+def _tuples(values: Any) -> Any:
+    """JSON's lists as the tuples they were, all the way down one object."""
+    if isinstance(values, list | tuple):
+        return tuple(_tuples(value) for value in values)
+    if isinstance(values, dict):
+        return {key: _tuples(value) for key, value in values.items()}
+    return values

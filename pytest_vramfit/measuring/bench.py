@@ -1,0 +1,60 @@
+"""What the worker needs of a device: where the case runs and where its bytes are read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.spec import Schedule, TrainSpec
+
+
+class UnsupportedError(Exception):
+    """This engine cannot run the case here; the message says why."""
+
+
+class Bench(Protocol):
+    """A device that cases run on, one at a time. Also the step's meter."""
+
+    torch_device: torch.device
+    device: Device
+
+    def begin(self, capacity_bytes: int | None) -> None:
+        """Get ready for a case that may take ``capacity_bytes`` (None: all there is)."""
+
+    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+        """Raise UnsupportedError where the case is too large to be tried here."""
+
+    def settle(self) -> None:
+        """Give back what building left in caches, so that loading leaves no mark on the step."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+
+    def reset_peak(self) -> None:
+        """Start the peaks anew."""
+
+    def peak_allocated_bytes(self) -> int:
+        """The most bytes allocated since the last reset."""
+
+    def allocated_bytes(self) -> int:
+        """The bytes allocated now."""
+
+    def reserved_bytes(self) -> int | None:
+        """The bytes that the allocator holds from the device now; None without an allocator."""
+
+    def peak_reserved_bytes(self) -> int | None:
+        """The most bytes reserved since :meth:`settle`; None without an allocator."""
+
+    def outside_allocator_bytes(self) -> int | None:
+        """The bytes on the device beside the allocator's; None where it has no such thing."""
+
+    def allocator_retries(self) -> int | None:
+        """How often the allocator had to flush its cache in this case."""
+
+    def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
+        """The measurement that ``error`` is, or None if it is another kind of error."""
+
+    def end(self) -> bool:
+        """Free what the case left; whether the device is as it was before the case."""

@@ -1,0 +1,179 @@
+"""Pytest's side of the worker: starts it, asks it, times it out, replaces it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from pytest_vramfit.measurement import Engine
+from pytest_vramfit.measuring.protocol import (
+    Measured,
+    Message,
+    NotMeasured,
+    Progress,
+    Ready,
+    Request,
+    read,
+)
+
+STARTUP_SECONDS = 300.0
+"""For importing the libraries: 13 to 20 s were seen on a GPU machine with a cold disk cache."""
+_OUTPUT_CHARACTERS = 4000
+_PACKAGE_PARENT = str(Path(__file__).parents[2])
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[2]); "
+    "from pytest_vramfit.measuring.worker import main; main(sys.argv[1])"
+)
+
+OnProgress = Callable[[Progress], None]
+
+
+class Worker:
+    """A worker process that is there when needed.
+
+    One at a time: it is used again while it proves clean, replaced after an out-of-memory error,
+    a crash or a timeout.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._process: _Process | None = None
+
+    def start(self) -> None:
+        """Start importing in the background, if no process is there."""
+        if self._process is None:
+            self._process = _Process(self._engine)
+
+    def stop(self) -> None:
+        """End the process and all that it started."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def measure(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
+        """Measure one case, in at most its timeout from the moment it has the device."""
+        self.start()
+        assert self._process is not None
+        reply = self._process.ask(request, on_progress)
+        if not reply.clean:
+            self.stop()
+            self.start()  # imports while pytest reports
+        return reply
+
+
+class _Process:
+    """One process, from its start to its end."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._popen = subprocess.Popen(
+            # -P: the current folder may hold modules named like the libraries
+            [sys.executable, "-P", "-c", _PROGRAM, engine, _PACKAGE_PARENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            encoding="utf-8",
+            # nothing here is fetched, and an unreachable hub must not cost its timeouts
+            env={"HF_HUB_OFFLINE": "1", **os.environ},
+            # its own group: Ctrl-C reaches pytest only, and killing it reaches its children
+            start_new_session=True,
+        )
+        self._ready = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
+        """Send the request and wait for its reply."""
+        begin = self._log_size()
+        deadline = time.monotonic() + STARTUP_SECONDS
+        try:
+            while not self._ready:
+                self._ready = isinstance(self._next(deadline), Ready)
+            assert self._popen.stdin is not None
+            self._popen.stdin.write(request.line())
+            self._popen.stdin.flush()
+            deadline = time.monotonic() + STARTUP_SECONDS
+            holds_device = False
+            while True:
+                message = self._next(deadline)
+                if isinstance(message, Measured):
+                    return message
+                if isinstance(message, NotMeasured):
+                    return replace(message, output=self._output(begin))
+                if isinstance(message, Progress):
+                    if not holds_device:
+                        deadline = time.monotonic() + request.schedule.timeout_s
+                        holds_device = True
+                    on_progress(message)
+        except TimeoutError:
+            took = request.schedule.timeout_s if self._ready else STARTUP_SECONDS
+            what = "the case" if self._ready else "importing the training libraries"
+            says = f"{what} took more than {took:g} s"
+            return NotMeasured(outcome="timeout", says=says, output=self._output(begin))
+        except (EOFError, BrokenPipeError):
+            says = f"the worker {self._ending()}"
+            return NotMeasured(outcome="crashed", says=says, output=self._output(begin))
+
+    def kill(self) -> None:
+        """End the process and its children now."""
+        if hasattr(os, "killpg"):
+            try:
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        else:
+            self._popen.kill()
+        self._popen.wait()
+        for pipe in (self._popen.stdin, self._popen.stdout, self._log):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+    def _listen(self) -> None:
+        assert self._popen.stdout is not None
+        try:
+            for line in self._popen.stdout:
+                self._messages.put(read(line))
+        except ValueError:  # the pipe was closed under us: we are being killed
+            pass
+        self._messages.put(None)
+
+    def _next(self, deadline: float) -> Message:
+        """The next message; TimeoutError past the deadline, EOFError when the process is gone."""
+        try:
+            message = self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError from None
+        if message is None:
+            raise EOFError
+        return message
+
+    def _ending(self) -> str:
+        code = self._popen.wait()
+        if code >= 0:
+            return f"exited with status {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+    def _log_size(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
+
+    def _output(self, begin: int) -> str:
+        """What the process printed since ``begin``, the end of it if long."""
+        self._log.seek(max(begin, self._log_size() - _OUTPUT_CHARACTERS))
+        return self._log.read().decode(errors="replace").strip()

@@ -1,0 +1,146 @@
+"""The ``cpu`` engine: the same step on the CPU, bytes from the recorder.
+
+For trying the plugin and for its own tests. Times include the recorder's own work.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+import time
+from pathlib import Path
+
+import psutil  # PEFT needs it too, so it is there
+import torch
+
+from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measuring.bench import UnsupportedError
+from pytest_vramfit.recorder import Recorder
+from pytest_vramfit.spec import Schedule, TrainSpec
+from pytest_vramfit.training.model import DTYPES, prime
+
+MOST_SECONDS = 120
+"""A case that would take longer is not for the CPU."""
+_SHARE_OF_AVAILABLE = 0.9
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_PROBE_SIZE = 512
+
+
+class CpuBench:
+    """The CPU and the machine's memory."""
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+        self.device = Device(
+            name=f"CPU ({_processor()})",
+            total_bytes=_machine_bytes(),
+            reserved_bytes=0,
+            held_bytes=0,
+        )
+        prime(self.torch_device)
+        self._recorder = Recorder("cpu")
+
+    def begin(self, capacity_bytes: int | None) -> None:
+        """Start a recorder; the step counts nothing before it."""
+        available = min(psutil.virtual_memory().available, self.device.total_bytes)
+        self._ceiling = int(available * _SHARE_OF_AVAILABLE)
+        self._recorder = Recorder("cpu", ceiling_bytes=self._ceiling)
+        self._recorder.__enter__()
+
+    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+        """Refuse what needs more memory than is free or more than two minutes.
+
+        Memory at the least: the weights, and for ``full`` gradients and Adam's two states. Time:
+        6 floating-point operations a parameter and token (2 more to recompute), at the rate of a
+        small matrix product in the same dtype.
+        """
+        weight = 0.52 if spec.method == "qlora" else DTYPES[spec.dtype].itemsize
+        states = 3 if spec.optimizer == "adamw" else 1
+        trained = states * DTYPES[spec.dtype].itemsize if spec.method == "full" else 0
+        need = int(parameters * (weight + trained))
+        if need > self._ceiling:
+            raise UnsupportedError(
+                f"on the CPU it needs at least {need / 2**30:.1f} GiB, and this machine has "
+                f"{self._ceiling / 2**30:.1f} GiB to give; run it with --gpu"
+            )
+        operations = (8 if spec.checkpointing else 6) * parameters * spec.tokens
+        steps = schedule.warmup + schedule.steps
+        self.check_time(operations * steps / _operations_per_second(DTYPES[spec.precision]))
+
+    def check_time(self, seconds: float) -> None:
+        """Refuse a case that would take this long."""
+        if seconds > MOST_SECONDS:
+            raise UnsupportedError(
+                f"on the CPU it would take about {seconds / 60:.0f} minutes, more than "
+                f"{MOST_SECONDS // 60}; run it with --gpu"
+            )
+
+    def settle(self) -> None:
+        """There is no cache to empty."""
+        gc.collect()
+
+    def synchronize(self) -> None:
+        """The CPU has always done what was asked."""
+
+    def reset_peak(self) -> None:
+        """Start the recorder's peak anew."""
+        self._recorder.reset_peak()
+
+    def peak_allocated_bytes(self) -> int:
+        """The recorder's peak."""
+        return self._recorder.peak_bytes
+
+    def allocated_bytes(self) -> int:
+        """The storages alive now."""
+        return self._recorder.live_bytes
+
+    def reserved_bytes(self) -> None:
+        """None: no allocator holds memory back."""
+
+    def peak_reserved_bytes(self) -> None:
+        """None, as above."""
+
+    def outside_allocator_bytes(self) -> None:
+        """None, as above."""
+
+    def allocator_retries(self) -> None:
+        """None, as above."""
+
+    def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
+        """None: what exceeds the card shows in the peak, what exceeds the machine is unsupported."""
+
+    def end(self) -> bool:
+        """Leave the recorder; whether every storage is gone."""
+        self._recorder.__exit__(None, None, None)
+        gc.collect()
+        return self._recorder.live_bytes == 0
+
+
+def _machine_bytes() -> int:
+    """The machine's memory, or the container's share of it."""
+    total: int = psutil.virtual_memory().total
+    try:
+        return min(total, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return total
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _operations_per_second(dtype: torch.dtype) -> float:
+    """The rate of a small matrix product in ``dtype``, the best of three."""
+    one = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
+    best = float("inf")
+    for _ in range(3):
+        begin = time.perf_counter()
+        one @ one
+        best = min(best, time.perf_counter() - begin)
+    return 2 * _PROBE_SIZE**3 / best

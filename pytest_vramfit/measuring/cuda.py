@@ -1,0 +1,133 @@
+"""The ``gpu`` engine: bytes from the CUDA caching allocator, the card's own figures from NVML."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+
+from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measuring import nvml
+from pytest_vramfit.measuring.bench import UnsupportedError
+from pytest_vramfit.spec import Schedule, TrainSpec
+from pytest_vramfit.training.model import prime
+
+
+class CudaBench:
+    """CUDA device 0 of this process. Raises UnsupportedError where there is none to use."""
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise UnsupportedError(
+                f"no usable GPU: torch {torch.__version__} sees no CUDA device"
+            )
+        self.torch_device = torch.device("cuda", 0)
+        self._uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+        try:
+            # before this process has a context, so that all that is used is used by others
+            card = nvml.card(self._uuid)
+        except nvml.NvmlUnavailableError as error:
+            raise UnsupportedError(f"no usable GPU: {error}") from error
+        self.device = Device(
+            name=card.name,
+            total_bytes=card.total_bytes,
+            reserved_bytes=card.reserved_bytes,
+            held_bytes=card.used_bytes,
+            driver=card.driver,
+        )
+        self._refused: tuple[int, int] | None = None
+        self._retries_before = 0
+        self._peak_reserved = 0
+        prime(self.torch_device)
+        self._empty_bytes = self._free()
+        torch._C._cuda_attach_out_of_memory_observer(self._observe)
+
+    def begin(self, capacity_bytes: int | None) -> None:
+        """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""
+        _, torch_total = torch.cuda.mem_get_info()
+        share = 1.0 if capacity_bytes is None else min(1.0, capacity_bytes / torch_total)
+        torch.cuda.set_per_process_memory_fraction(share)
+        self._reset_peaks()
+        self._refused = None
+        self._retries_before = self._statistic("num_alloc_retries")
+
+    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+        """The device itself says what it cannot do."""
+
+    def settle(self) -> None:
+        """Return the allocator's cache to the device."""
+        gc.collect()
+        torch.cuda.empty_cache()
+        self._reset_peaks()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize()
+
+    def reset_peak(self) -> None:
+        """Start the allocated peak anew. PyTorch resets both, so the reserved one is kept here."""
+        self._peak_reserved = self.peak_reserved_bytes()
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak_allocated_bytes(self) -> int:
+        """As `torch.cuda.max_memory_allocated`."""
+        return torch.cuda.max_memory_allocated()
+
+    def allocated_bytes(self) -> int:
+        """As `torch.cuda.memory_allocated`."""
+        return torch.cuda.memory_allocated()
+
+    def reserved_bytes(self) -> int:
+        """As `torch.cuda.memory_reserved`."""
+        return torch.cuda.memory_reserved()
+
+    def peak_reserved_bytes(self) -> int:
+        """The most bytes reserved since :meth:`settle`."""
+        return max(self._peak_reserved, torch.cuda.max_memory_reserved())
+
+    def outside_allocator_bytes(self) -> int:
+        """Used on the card, less what others held and what the allocator holds."""
+        used = nvml.card(self._uuid).used_bytes
+        return used - self.device.held_bytes - torch.cuda.memory_reserved()
+
+    def allocator_retries(self) -> int:
+        """Failed cudaMallocs that were followed by a flush of the cache, in this case."""
+        return self._statistic("num_alloc_retries") - self._retries_before
+
+    def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
+        """Any `torch.OutOfMemoryError`, with what the allocator saw when it gave up."""
+        if not isinstance(error, torch.OutOfMemoryError):
+            return None
+        requested, free = self._refused or (None, None)
+        return OutOfMemory(
+            phase=phase,
+            step=step,
+            requested_bytes=requested,
+            free_bytes=free,
+            allocated_bytes=torch.cuda.memory_allocated(),
+            reserved_bytes=torch.cuda.memory_reserved(),
+            says=str(error).strip().splitlines()[0],
+        )
+
+    def end(self) -> bool:
+        """Free everything; clean when no more is left than before the first case."""
+        return self._free() == self._empty_bytes
+
+    def _free(self) -> int:
+        """The bytes still allocated when all that can be freed is, cuBLAS workspaces included."""
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated()
+
+    def _reset_peaks(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        self._peak_reserved = 0
+
+    def _observe(self, device: int, requested: int, allocated: int, free: int) -> None:
+        self._refused = (requested, free)
+
+    def _statistic(self, name: str) -> int:
+        statistics: dict[str, Any] = torch.cuda.memory_stats()
+        return int(statistics[name])

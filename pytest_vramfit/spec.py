@@ -1,0 +1,140 @@
+"""What is trained, what must hold, and for how long it is measured.
+
+Three frozen value objects, made by :mod:`pytest_vramfit.marker` and read by everything after it.
+They hold resolved values only: config values instead of a name or a path, ``alpha`` instead of
+"twice the rank", bytes instead of text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+from pytest_vramfit.quantity import Headroom
+
+Method = Literal["full", "lora", "qlora"]
+Dtype = Literal["bf16", "fp16", "fp32"]
+ConfigValues = Mapping[str, Any]
+"""Hugging Face config values, JSON all through, with ``model_type``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainSpec:
+    """The training step: model, method, batch, numerics, optimizer.
+
+    Fields that a method does not use are None: adapter fields for ``full``, quantisation fields
+    for ``full`` and ``lora``. A field added later must have a default that means "as before":
+    the digest leaves out every field at its default, so old digests stay.
+    """
+
+    model: str
+    """The name to show; not part of what is trained."""
+    config: ConfigValues
+    method: Method
+    seq: int
+    """Tokens in a sequence."""
+    batch: int
+    """Sequences in a micro-batch."""
+    accumulation: int
+    """Micro-batches in an optimizer step."""
+    precision: Dtype
+    """The dtype of the arithmetic."""
+    dtype: Dtype
+    """The dtype in which the unquantised base is kept."""
+    optimizer: str
+    autocast: bool = True
+    max_grad_norm: float | None = 1.0
+    checkpointing: bool | Literal["reentrant"] = False
+    attention: str = "sdpa"
+    rank: int | None = None
+    alpha: float | None = None
+    dropout: float | None = None
+    targets: str | tuple[str, ...] | None = None
+    adapter_dtype: Dtype | None = None
+    quant: str | None = None
+    double_quant: bool | None = None
+    kbit_upcast: bool | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one optimizer step trains on."""
+        return self.seq * self.batch * self.accumulation
+
+    @property
+    def scaler(self) -> bool:
+        """Whether a gradient scaler is used, as ``Trainer(fp16=True)`` does."""
+        return self.precision == "fp16" and self.autocast
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TrainSpec:
+        """The inverse of :meth:`to_json`, also after a pass through JSON text."""
+        targets = values["targets"]
+        return cls(**{**values, "targets": tuple(targets) if isinstance(targets, list) else targets})
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that two specs share when they train the same thing.
+
+        SHA-256 over the canonical JSON of all fields that differ from their default, without
+        the model's name.
+        """
+        trained = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "model"
+            and (field.default is MISSING or getattr(self, field.name) != field.default)
+        }
+        text = json.dumps(trained, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What must hold for the case to pass."""
+
+    card_bytes: int | None = None
+    """The memory to judge by; None for the device's own."""
+    headroom: Headroom = Headroom()
+    max_step_ns: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Every limit, as JSON values."""
+        return {
+            "card_bytes": self.card_bytes,
+            "headroom": {"share": self.headroom.share, "size_bytes": self.headroom.size_bytes},
+            "max_step_ns": self.max_step_ns,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Limits:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{**values, "headroom": Headroom(**values["headroom"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """How long a case is measured."""
+
+    warmup: int = 3
+    """Applied optimizer steps before the timed ones. Adam's state appears in the first, LoRA's A
+    moves from the second, so two are the least."""
+    steps: int = 5
+    """Timed optimizer steps."""
+    timeout_s: float = 600.0
+    """Seconds for the case from the moment it has the device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A training configuration as a claim about hardware: what one marker says."""
+
+    spec: TrainSpec
+    limits: Limits
+    schedule: Schedule

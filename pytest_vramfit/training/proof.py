@@ -1,0 +1,194 @@
+"""The evidence that a step trained what was asked.
+
+A gate that only looks at memory passes a step that trains nothing: it is smaller and faster. So
+the gradients of every trainable tensor are looked at, every tensor is fingerprinted before the
+first and after the last step, and the shapes that reach the embedding are recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from bitsandbytes.nn import Linear4bit, Params4bit
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from pytest_vramfit.measurement import Evidence
+from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.training.step import Meter, Peaks, Step
+
+_WORD_BYTES = 8
+
+
+class Proof:
+    """Made before the first step; watches one step; asked for :meth:`evidence` after the last."""
+
+    def __init__(self, step: Step, spec: TrainSpec, adapted: frozenset[str]) -> None:
+        """``adapted`` are the modules that must have an adapter, named as in the bare model."""
+        self._step = step
+        self._spec = spec
+        self._adapted = adapted
+        self._before = fingerprints(step.model.named_parameters())
+        self._gradients: dict[str, float | None] = {}
+        self._batches: list[tuple[int, ...]] = []
+
+    def watched_step(self, meter: Meter) -> Peaks:
+        """Take a step and look at its batches and gradients.
+
+        Not the first one: LoRA's A has a gradient only once B has moved.
+        """
+        self._batches.clear()
+
+        def see(_: nn.Module, args: tuple[Any, ...]) -> None:
+            self._batches.append(tuple(args[0].shape))
+
+        def inspect() -> None:
+            self._gradients = _gradient_norms(self._step.trainable)
+
+        embedding: Any = self._step.model.get_input_embeddings()  # type: ignore[operator]
+        hook = embedding.register_forward_pre_hook(see)
+        try:
+            return self._step.run(meter, inspect)
+        finally:
+            hook.remove()
+
+    def evidence(self) -> Evidence:
+        """What was seen in the watched step, and which tensors have moved by now."""
+        step, spec, gradients = self._step, self._spec, self._gradients
+        after = fingerprints(step.model.named_parameters())
+        changed = {name for name, value in after.items() if value != self._before[name]}
+        parameters = dict(step.model.named_parameters())
+        frozen = {name: one for name, one in parameters.items() if name not in step.trainable}
+        linears = _base_linears(step.model)
+        return Evidence(
+            loss=step.loss if math.isfinite(step.loss) else None,
+            applied_steps=step.applied,
+            skipped_steps=step.skipped,
+            batches=tuple(self._batches),
+            adapters=_adapters(step.model, spec, self._adapted),
+            adapters_expected=len(self._adapted),
+            trainable_parameters=sum(one.numel() for one in step.trainable.values()),
+            total_parameters=sum(
+                _elements(one) for name, one in parameters.items() if not _is_adapter(name)
+            ),
+            trainable_tensors=len(step.trainable),
+            without_gradient=tuple(n for n, norm in gradients.items() if norm is None),
+            zero_gradient=tuple(n for n, norm in gradients.items() if norm == 0),
+            nonfinite_gradient=tuple(
+                n for n, norm in gradients.items() if norm is not None and not math.isfinite(norm)
+            ),
+            unmoved=tuple(
+                name
+                for name, one in step.trainable.items()
+                if name not in changed and _can_move(one)
+            ),
+            wrongly_trainable=tuple(
+                name
+                for name in parameters
+                if (name in step.trainable) != (spec.method == "full" or _is_adapter(name))
+            ),
+            base_changed=tuple(name for name in frozen if name in changed),
+            trainable_dtypes=_dtypes(step.trainable.values()),
+            base_dtypes=_dtypes(one for one in frozen.values() if not isinstance(one, Params4bit)),
+            devices=dict(
+                Counter(one.device.type for one in (*parameters.values(), *step.model.buffers()))
+            ),
+            quantised_elements=sum(
+                _elements(module.weight) for module in linears if _is_quantised(module, spec)
+            ),
+            linear_elements=sum(_elements(module.weight) for module in linears),
+        )
+
+
+def fingerprints(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    """A number for each tensor that changes when any of its bits does.
+
+    The 64-bit sum of its bytes read as 8-byte integers: exact, in place, no copy of the tensor.
+    """
+    named = [(name, _bit_sum(tensor)) for name, tensor in tensors]
+    sums: list[int] = torch.stack([value for _, value in named]).tolist()
+    return {name: value for (name, _), value in zip(named, sums, strict=True)}
+
+
+def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
+    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    whole = raw.numel() // _WORD_BYTES * _WORD_BYTES
+    total = raw[:whole].view(torch.int64).sum()
+    return total if whole == raw.numel() else total + raw[whole:].sum(dtype=torch.int64)
+
+
+def _gradient_norms(trainable: Mapping[str, nn.Parameter]) -> dict[str, float | None]:
+    """The norm of each gradient; None where there is none."""
+    present = {name: one.grad for name, one in trainable.items() if one.grad is not None}
+    norms: dict[str, float | None] = dict.fromkeys(trainable)
+    if present:
+        values = torch._foreach_norm(list(present.values()), ord=torch.inf)
+        listed = torch.stack([value.float() for value in values]).tolist()
+        norms.update(zip(present, listed, strict=True))
+    return norms
+
+
+def _adapters(model: nn.Module, spec: TrainSpec, adapted: frozenset[str]) -> int:
+    """How many of the modules that must have an adapter have one of the asked rank and shape."""
+    modules = {
+        name.removeprefix("base_model.model."): module for name, module in model.named_modules()
+    }
+    found = 0
+    for name in adapted:
+        module: Any = modules.get(name)
+        if module is None or not hasattr(module, "lora_A"):
+            continue
+        for a, b in zip(module.lora_A.values(), module.lora_B.values(), strict=True):
+            rows, columns = module.out_features, module.in_features
+            if a.weight.shape == (spec.rank, columns) and b.weight.shape == (rows, spec.rank):
+                found += 1
+    return found
+
+
+def _base_linears(model: nn.Module) -> list[Any]:
+    """The linears of the base, without the output embedding and the adapters' own."""
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head and not _is_adapter(name)
+    ]
+
+
+def _is_quantised(module: nn.Module, spec: TrainSpec) -> bool:
+    if not isinstance(module, Linear4bit) or not isinstance(module.weight, Params4bit):
+        return False
+    state = module.weight.quant_state
+    return (
+        state is not None
+        and state.quant_type == spec.quant
+        and state.nested == spec.double_quant
+    )
+
+
+def _can_move(parameter: torch.Tensor) -> bool:
+    """Whether a step of the learning rate shows in the parameter's dtype: around 1, where norm
+    weights are, 16 bits are too coarse for it."""
+    return parameter.dtype == torch.float32 or parameter.dim() > 1
+
+
+def _is_adapter(name: str) -> bool:
+    return any(part.startswith("lora_") for part in name.split("."))
+
+
+def _elements(parameter: torch.Tensor) -> int:
+    """The elements that the parameter stands for."""
+    if isinstance(parameter, Params4bit) and parameter.quant_state is not None:
+        return math.prod(parameter.quant_state.shape)
+    return parameter.numel()
+
+
+def _dtypes(parameters: Iterable[torch.Tensor]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for one in parameters:
+        counts[str(one.dtype).removeprefix("torch.")] += one.numel()
+    return dict(counts)
