@@ -17,6 +17,9 @@ _ABOUT_THE_FILE = frozenset(
 """Keys of a config.json that say where it came from or how it is loaded, not what the model is."""
 
 
+_DEEPEST = 16
+
+
 def resolve(model: object, *, rootdir: Path) -> tuple[str, dict[str, Any]]:
     """The name to show and the config values of ``model``.
 
@@ -78,7 +81,7 @@ def _config_values(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _check_json(key: str, value: object, *, depth: int) -> None:
-    if depth > 16:
+    if depth > _DEEPEST:
         raise ValueError(f"has values nested too deep under {key!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"has {key!r} = {value}, which is no number")

@@ -108,9 +108,9 @@ class Evidence:
     devices: Mapping[str, int]
     """Tensors by device type."""
     quantised_elements: int
-    """Original elements of the linear weights that are in 4 bit, in the asked format."""
-    linear_elements: int
-    """Elements of all linear weights but the output embedding."""
+    """Original elements of the base weights that are in 4 bit, in the asked format."""
+    matrix_elements: int
+    """Elements of all base weights of two and more dimensions, without embeddings and head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+_WHOLE_PERCENT = 100
+_LONGEST = 40
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*", re.ASCII)
 
 
@@ -49,9 +51,9 @@ class Headroom:
         """Read ``"10%"`` or ``"1GiB"``; ValueError, in words that follow "must be"."""
         number, unit = _number_and_unit(text, "a share such as '10%' or a size such as '1GiB'")
         if unit == "%":
-            if number >= 100:
+            if number >= _WHOLE_PERCENT:
                 raise ValueError("a share below 100%")
-            return cls(share=number / 100)
+            return cls(share=number / _WHOLE_PERCENT)
         return cls(size_bytes=parse_size(text))
 
     def of(self, usable_bytes: int) -> int:
@@ -59,8 +61,13 @@ class Headroom:
         return self.size_bytes + math.ceil(self.share * usable_bytes)
 
 
+NO_HEADROOM = Headroom()
+
+
 def _number_and_unit(text: object, wanted: str) -> tuple[float, str]:
-    match = _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) and len(text) < 40 else None
+    match = (
+        _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) and len(text) < _LONGEST else None
+    )
     if match is None:
         raise ValueError(wanted)
     return float(match[1]), match[2]

@@ -34,7 +34,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, device_type: str, *, ceiling_bytes: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device_type = device_type
         self._ceiling_bytes = ceiling_bytes
         self._live: set[int] = set()

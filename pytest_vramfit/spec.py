@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
-from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -76,7 +76,9 @@ class TrainSpec:
     def from_json(cls, values: Mapping[str, Any]) -> TrainSpec:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
         targets = values["targets"]
-        return cls(**{**values, "targets": tuple(targets) if isinstance(targets, list) else targets})
+        return cls(
+            **{**values, "targets": tuple(targets) if isinstance(targets, list) else targets}
+        )
 
     @property
     def digest(self) -> str:
@@ -101,7 +103,7 @@ class Limits:
 
     card_bytes: int | None = None
     """The memory to judge by; None for the device's own."""
-    headroom: Headroom = Headroom()
+    headroom: Headroom = NO_HEADROOM
     max_step_ns: int | None = None
 
     def to_json(self) -> dict[str, Any]:

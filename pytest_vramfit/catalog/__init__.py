@@ -115,6 +115,7 @@ def longest_sequence(config: Mapping[str, object]) -> int | None:
 
     Raises:
         TypeError: the config's number of positions is not an integer.
+
     """
     learned = _LEARNED_POSITIONS.get(str(config.get("model_type")))
     if learned is None:

@@ -11,7 +11,7 @@ from pytest_vramfit.spec import Schedule, TrainSpec
 
 
 class UnsupportedError(Exception):
-    """This engine cannot run the case here; the message says why."""
+    """The engine cannot run the case here; the message says why."""
 
 
 class Bench(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -77,7 +78,7 @@ class _Process:
     def __init__(self, engine: Engine) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._popen = subprocess.Popen(
+        self._popen = subprocess.Popen(  # noqa: S603 (our own program)
             # -P: the current folder may hold modules named like the libraries
             [sys.executable, "-P", "-c", _PROGRAM, engine, _PACKAGE_PARENT],
             stdin=subprocess.PIPE,
@@ -98,8 +99,10 @@ class _Process:
         begin = self._log_size()
         deadline = time.monotonic() + STARTUP_SECONDS
         try:
+            waited_ns = -time.monotonic_ns()
             while not self._ready:
                 self._ready = isinstance(self._next(deadline), Ready)
+            waited_ns += time.monotonic_ns()
             assert self._popen.stdin is not None
             self._popen.stdin.write(request.line())
             self._popen.stdin.flush()
@@ -108,7 +111,10 @@ class _Process:
             while True:
                 message = self._next(deadline)
                 if isinstance(message, Measured):
-                    return message
+                    stages = {"worker start": waited_ns, **message.measurement.stages_ns}
+                    return replace(
+                        message, measurement=replace(message.measurement, stages_ns=stages)
+                    )
                 if isinstance(message, NotMeasured):
                     return replace(message, output=self._output(begin))
                 if isinstance(message, Progress):
@@ -128,19 +134,15 @@ class _Process:
     def kill(self) -> None:
         """End the process and its children now."""
         if hasattr(os, "killpg"):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         else:
             self._popen.kill()
         self._popen.wait()
         for pipe in (self._popen.stdin, self._popen.stdout, self._log):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
     def _listen(self) -> None:
         assert self._popen.stdout is not None

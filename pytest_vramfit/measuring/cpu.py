@@ -6,14 +6,12 @@ For trying the plugin and for its own tests. Times include the recorder's own wo
 from __future__ import annotations
 
 import gc
-import platform
 import time
-from pathlib import Path
 
-import psutil  # PEFT needs it too, so it is there
 import torch
 
 from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measuring import host
 from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.spec import Schedule, TrainSpec
@@ -22,7 +20,6 @@ from pytest_vramfit.training.model import DTYPES, prime
 MOST_SECONDS = 120
 """A case that would take longer is not for the CPU."""
 _SHARE_OF_AVAILABLE = 0.9
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _PROBE_SIZE = 512
 
 
@@ -32,8 +29,8 @@ class CpuBench:
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
         self.device = Device(
-            name=f"CPU ({_processor()})",
-            total_bytes=_machine_bytes(),
+            name=host.processor(),
+            total_bytes=host.memory_bytes(),
             reserved_bytes=0,
             held_bytes=0,
         )
@@ -42,10 +39,9 @@ class CpuBench:
 
     def begin(self, capacity_bytes: int | None) -> None:
         """Start a recorder; the step counts nothing before it."""
-        available = min(psutil.virtual_memory().available, self.device.total_bytes)
-        self._ceiling = int(available * _SHARE_OF_AVAILABLE)
+        self._ceiling = int(host.available_bytes() * _SHARE_OF_AVAILABLE)
         self._recorder = Recorder("cpu", ceiling_bytes=self._ceiling)
-        self._recorder.__enter__()
+        self._recorder.__enter__()  # type: ignore[no-untyped-call]
 
     def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
         """Refuse what needs more memory than is free or more than two minutes.
@@ -107,32 +103,13 @@ class CpuBench:
         """None, as above."""
 
     def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
-        """None: what exceeds the card shows in the peak, what exceeds the machine is unsupported."""
+        """None: more than the card shows in the peak, more than the machine is unsupported."""
 
     def end(self) -> bool:
         """Leave the recorder; whether every storage is gone."""
-        self._recorder.__exit__(None, None, None)
+        self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         gc.collect()
         return self._recorder.live_bytes == 0
-
-
-def _machine_bytes() -> int:
-    """The machine's memory, or the container's share of it."""
-    total: int = psutil.virtual_memory().total
-    try:
-        return min(total, int(_CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # no cgroup, or "max"
-        return total
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _operations_per_second(dtype: torch.dtype) -> float:

@@ -19,9 +19,7 @@ class CudaBench:
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            raise UnsupportedError(
-                f"no usable GPU: torch {torch.__version__} sees no CUDA device"
-            )
+            raise UnsupportedError(f"no usable GPU: torch {torch.__version__} sees no CUDA device")
         self.torch_device = torch.device("cuda", 0)
         self._uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
         try:
@@ -41,7 +39,7 @@ class CudaBench:
         self._peak_reserved = 0
         prime(self.torch_device)
         self._empty_bytes = self._free()
-        torch._C._cuda_attach_out_of_memory_observer(self._observe)
+        torch._C._cuda_attach_out_of_memory_observer(self._observe)  # type: ignore[attr-defined]
 
     def begin(self, capacity_bytes: int | None) -> None:
         """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""

@@ -1,7 +1,7 @@
 """The process that holds the device: answers one request at a time until its parent is gone.
 
-Started as ``python -c 'from pytest_vramfit.measuring.worker import main; main("gpu")'`` by
-:mod:`pytest_vramfit.measuring.client`.
+Started by :mod:`pytest_vramfit.measuring.client`. Nothing heavy is imported before the protocol
+has its own descriptors, because libraries print while they are imported.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from pytest_vramfit.measuring.protocol import (
     Measured,
@@ -24,6 +26,9 @@ from pytest_vramfit.measuring.protocol import (
     write,
 )
 
+if TYPE_CHECKING:
+    from pytest_vramfit.measuring.bench import Bench
+
 
 def main(engine: str) -> None:
     """Serve requests from standard input on what was standard output."""
@@ -31,20 +36,57 @@ def main(engine: str) -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests, lines), daemon=True).start()
 
-    # here and not above: libraries may print while they are imported
-    from pytest_vramfit.measuring.bench import Bench, UnsupportedError
-    from pytest_vramfit.measuring.case import CaseRun
-    from pytest_vramfit.training.model import UnbuildableError
-
     def reply(message: Message) -> None:
         replies.write(write(message))
         replies.flush()
 
-    def report(stage: str, done: int, of: int) -> None:
-        reply(Progress(stage=stage, done=done, of=of))
+    worker = _Worker(engine, reply)
+    reply(Ready())
+    while True:
+        reply(worker.answer(Request.read(lines.get())))
 
-    def open_bench() -> Bench:
-        if engine == "gpu":
+
+class _Worker:
+    """The engine's bench, opened for the first case, and the answers of all."""
+
+    def __init__(self, engine: str, reply: Callable[[Message], None]) -> None:
+        from pytest_vramfit.measuring.case import CaseRun
+
+        self._case_run = CaseRun
+        self._engine = engine
+        self._reply = reply
+        self._bench: Bench | None = None
+
+    def answer(self, request: Request) -> Measured | NotMeasured:
+        """Measure one case; any error of it is an answer."""
+        from pytest_vramfit.measuring.bench import UnsupportedError
+        from pytest_vramfit.training.model import UnbuildableError
+
+        clean = False
+        try:
+            self._bench = self._bench or self._open()
+            self._bench.begin(request.capacity_bytes)
+            try:
+                measurement = self._case_run(request, self._bench, self._report).measure()
+            finally:
+                begin = time.perf_counter_ns()
+                clean = self._bench.end()
+        except UnsupportedError as error:
+            return NotMeasured(outcome="unsupported", says=str(error), clean=clean)
+        except UnbuildableError as error:
+            return NotMeasured(outcome="refused", says=str(error), clean=clean)
+        except Exception as error:  # noqa: BLE001 (whatever the training libraries raise)
+            traceback.print_exc()
+            return NotMeasured(outcome="crashed", says=f"{type(error).__name__}: {error}")
+        stages = {**measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
+        return Measured(
+            measurement=replace(measurement, stages_ns=stages),
+            # after an out-of-memory error libraries may hold on to parts of the step
+            clean=clean and measurement.oom is None,
+        )
+
+    def _open(self) -> Bench:
+        if self._engine == "gpu":
             from pytest_vramfit.measuring.cuda import CudaBench
 
             return CudaBench()
@@ -52,43 +94,17 @@ def main(engine: str) -> None:
 
         return CpuBench()
 
-    def run(request: Request, bench: Bench) -> Message:
-        try:
-            return Measured(measurement=CaseRun(request, bench, report).measure(), clean=False)
-        except UnsupportedError as error:
-            return NotMeasured(outcome="unsupported", says=str(error))
-        except UnbuildableError as error:
-            return NotMeasured(outcome="refused", says=str(error))
-
-    def answer(request: Request) -> Message:
-        nonlocal bench
-        try:
-            bench = bench or open_bench()
-            bench.begin(request.capacity_bytes)
-            message = run(request, bench)
-            # after an out-of-memory error fragments of the step may live on in the library
-            broken = isinstance(message, Measured) and message.measurement.oom is not None
-            return replace(message, clean=bench.end() and not broken)
-        except UnsupportedError as error:
-            return NotMeasured(outcome="unsupported", says=str(error))
-        except Exception as error:
-            traceback.print_exc()
-            return NotMeasured(outcome="crashed", says=f"{type(error).__name__}: {error}")
-
-    bench: Bench | None = None
-    reply(Ready())
-    while True:
-        reply(answer(Request.read(lines.get())))
+    def _report(self, stage: str, done: int, of: int) -> None:
+        self._reply(Progress(stage=stage, done=done, of=of))
 
 
 def _own_descriptors() -> tuple[IO[str], IO[str]]:
-    """The protocol's own copies of standard input and output; what others print goes to the log."""
+    """Copies of standard input and output for the protocol; what others print goes to the log."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (lives as long as the process)
+    sys.stdin = os.fdopen(0, closefd=False)
     return requests, replies
 
 

@@ -4,8 +4,6 @@ LoRA adapters.
 
 from __future__ import annotations
 
-from typing import Any
-
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import PreTrainedModel
@@ -60,7 +58,7 @@ def prepare(model: PreTrainedModel, spec: TrainSpec) -> nn.Module:
     if spec.method == "full":
         model.train()
         return model
-    adapted: Any = get_peft_model(
+    adapted: nn.Module = get_peft_model(
         model,
         LoraConfig(
             task_type="CAUSAL_LM",

@@ -7,10 +7,17 @@ Nothing is downloaded and no more than one unquantised module lives on the devic
 from __future__ import annotations
 
 import difflib
+
 import torch
 from bitsandbytes.nn import Params4bit
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.bitsandbytes import replace_with_bnb_linear
 from transformers.quantizers.base import get_keys_to_not_convert
 
@@ -93,25 +100,29 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
             for name, one in outlines.items():
                 if isinstance(one, Params4bit):
                     module._parameters[name] = _quantise(made.pop(id(one)), one)
-    left = [name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_meta]
+    left = [
+        name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_meta
+    ]
     if left:
         raise UnbuildableError(f"model: {left[0]} got no bytes, so its class cannot be built here")
 
 
 def prime(device: torch.device) -> None:
     """Have bitsandbytes make its table of double quantisation, which it keeps for the life of the
-    process, so that the first case of a process finds what the later ones find."""
+    process, so that the first case of a process finds what the later ones find.
+    """
     Params4bit(torch.zeros(64, device=device), compress_statistics=True).to(device)
 
 
 def _quantise(weight: nn.Parameter, outline: Params4bit) -> nn.Parameter:
     """The 4-bit form of ``weight``, as transformers makes it when it loads a checkpoint."""
-    return Params4bit(weight.data, requires_grad=False, **outline.__dict__).to(weight.device)
+    quantised: nn.Parameter = Params4bit(weight.data, requires_grad=False, **outline.__dict__).to(
+        weight.device
+    )
+    return quantised
 
 
 def _model_types() -> list[str]:
-    from transformers import CONFIG_MAPPING
-
     return list(CONFIG_MAPPING)
 
 

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from bitsandbytes.nn import Linear4bit, Params4bit
+from bitsandbytes.nn import Params4bit
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.measurement import Evidence
 from pytest_vramfit.spec import TrainSpec
@@ -63,7 +62,7 @@ class Proof:
         changed = {name for name, value in after.items() if value != self._before[name]}
         parameters = dict(step.model.named_parameters())
         frozen = {name: one for name, one in parameters.items() if name not in step.trainable}
-        linears = _base_linears(step.model)
+        matrices = _matrices(step.model)
         return Evidence(
             loss=step.loss if math.isfinite(step.loss) else None,
             applied_steps=step.applied,
@@ -97,10 +96,8 @@ class Proof:
             devices=dict(
                 Counter(one.device.type for one in (*parameters.values(), *step.model.buffers()))
             ),
-            quantised_elements=sum(
-                _elements(module.weight) for module in linears if _is_quantised(module, spec)
-            ),
-            linear_elements=sum(_elements(module.weight) for module in linears),
+            quantised_elements=sum(_elements(one) for one in matrices if _is_quantised(one, spec)),
+            matrix_elements=sum(_elements(one) for one in matrices),
         )
 
 
@@ -149,30 +146,29 @@ def _adapters(model: nn.Module, spec: TrainSpec, adapted: frozenset[str]) -> int
     return found
 
 
-def _base_linears(model: nn.Module) -> list[Any]:
-    """The linears of the base, without the output embedding and the adapters' own."""
+def _matrices(model: nn.Module) -> list[torch.Tensor]:
+    """The base's weights of two and more dimensions, without embeddings and head."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     return [
-        module
+        parameter
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head and not _is_adapter(name)
+        if module is not head and not isinstance(module, nn.Embedding) and not _is_adapter(name)
+        for parameter in module.parameters(recurse=False)
+        if parameter.dim() > 1
     ]
 
 
-def _is_quantised(module: nn.Module, spec: TrainSpec) -> bool:
-    if not isinstance(module, Linear4bit) or not isinstance(module.weight, Params4bit):
-        return False
-    state = module.weight.quant_state
+def _is_quantised(parameter: torch.Tensor, spec: TrainSpec) -> bool:
+    state = parameter.quant_state if isinstance(parameter, Params4bit) else None
     return (
-        state is not None
-        and state.quant_type == spec.quant
-        and state.nested == spec.double_quant
+        state is not None and state.quant_type == spec.quant and state.nested == spec.double_quant
     )
 
 
 def _can_move(parameter: torch.Tensor) -> bool:
     """Whether a step of the learning rate shows in the parameter's dtype: around 1, where norm
-    weights are, 16 bits are too coarse for it."""
+    weights are, 16 bits are too coarse for it.
+    """
     return parameter.dtype == torch.float32 or parameter.dim() > 1
 
 

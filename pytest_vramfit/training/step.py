@@ -75,7 +75,8 @@ class Step:
 
     def run(self, meter: Meter, inspect: Callable[[], None] | None = None) -> Peaks:
         """One optimizer step; ``inspect`` is called when the gradients are complete, unscaled and
-        not yet clipped."""
+        not yet clipped.
+        """
         forward = backward = 0
         for _ in range(self._spec.accumulation):
             self.phase = "forward"
@@ -90,9 +91,7 @@ class Step:
         self.phase = "optimizer"
         meter.reset_peak()
         self._update(inspect)
-        return Peaks(
-            forward=forward, backward=backward, optimizer=meter.peak_allocated_bytes()
-        )
+        return Peaks(forward=forward, backward=backward, optimizer=meter.peak_allocated_bytes())
 
     def _forward(self) -> torch.Tensor:
         spec = self._spec
@@ -138,6 +137,7 @@ def make_optimizer(parameters: list[nn.Parameter], spec: TrainSpec) -> torch.opt
     if spec.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=LEARNING_RATE)
     if spec.optimizer == "adamw_8bit":
-        return AdamW8bit(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+        eight_bit: torch.optim.Optimizer = AdamW8bit(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+        return eight_bit
     fused = True if spec.optimizer == "adamw_fused" else None
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0, fused=fused)

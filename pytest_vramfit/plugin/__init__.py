@@ -1,0 +1,4 @@
+"""The pytest side: hooks, options, marker layers, fixture, progress.
+
+Nothing else in the package imports pytest.
+"""

@@ -1,0 +1,114 @@
+"""What a test gets as ``vramfit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_vramfit.spec import Limits, TrainSpec
+from pytest_vramfit.verdict import Case, Check, median
+
+
+class MeasuredCase:
+    """A case, measured and judged. Figures that were not measured are None."""
+
+    def __init__(self, case: Case | None) -> None:
+        self._given = case
+
+    @property
+    def _case(self) -> Case:
+        if self._given is None:
+            raise LookupError(
+                "this test has no fits_vram marker, so vramfit has no case of its own; "
+                "vramfit.measure(model=...) returns one"
+            )
+        return self._given
+
+    @property
+    def spec(self) -> TrainSpec:
+        """What was trained."""
+        return self._case.claim.spec
+
+    @property
+    def limits(self) -> Limits:
+        """What had to hold."""
+        return self._case.claim.limits
+
+    @property
+    def outcome(self) -> str:
+        """``fits``, or the first that failed: ``oom``, ``over_vram``, ``no_headroom``, ..."""
+        return self._case.outcome
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Every check with its status, value and limit."""
+        return self._case.checks
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        """The peak of the training step in steady state; None after an out-of-memory error."""
+        memory = self._case.measurement.memory
+        return None if memory is None else memory.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """What the allocator held at most; None under the cpu engine."""
+        memory = self._case.measurement.memory
+        return None if memory is None else memory.peak_reserved_bytes
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Wall time of each timed optimizer step in ns."""
+        return self._case.measurement.step_ns
+
+    @property
+    def step_ns(self) -> int | None:
+        """Median wall time of an optimizer step."""
+        return median(self.samples) if self.samples else None
+
+    @property
+    def gpu_ns(self) -> int | None:
+        """Not measured yet."""
+        return None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Trained tokens in a second of wall time."""
+        return self.spec.tokens * 1e9 / self.step_ns if self.step_ns else None
+
+    @property
+    def seconds_per_10k_tokens(self) -> float | None:
+        """Wall time for ten thousand tokens."""
+        return 1e4 / self.tokens_per_second if self.tokens_per_second else None
+
+    @property
+    def joules_per_10k_tokens(self) -> float | None:
+        """Not measured yet."""
+        return None
+
+    @property
+    def ledger(self) -> dict[str, int] | None:
+        """Not measured yet."""
+        return None
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The device, its driver and the versions of the training libraries."""
+        device = self._case.measurement.device
+        versions = self._case.measurement.versions
+        return {"device": device.name, "driver": device.driver, **versions}
+
+
+class Vramfit(MeasuredCase):
+    """The marked test's case, and a way to measure more."""
+
+    def __init__(self, case: Case | None, measure: Callable[[dict[str, Any]], Case]) -> None:
+        super().__init__(case)
+        self._measure = measure
+
+    def measure(self, **keywords: Any) -> MeasuredCase:
+        """Measure another case: changes to the marked one, or on an unmarked test a whole spec.
+
+        Nothing is asserted, and running out of memory does not raise: look at ``outcome``.
+        """
+        return MeasuredCase(self._measure(keywords))

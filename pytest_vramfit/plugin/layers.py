@@ -1,0 +1,94 @@
+"""The keywords that apply to one test, from pytest's markers and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_vramfit.keywords import MarkerError, shown
+
+MARKER = "fits_vram"
+FIXTURE = "vramfit"
+
+
+def is_case(item: pytest.Item) -> bool:
+    """Whether the test is marked or has the fixture's parameter."""
+    return item.get_closest_marker(MARKER) is not None or FIXTURE in _parameters(item)
+
+
+def of(item: pytest.Item) -> list[Mapping[str, object]]:
+    """The layers from the outermost to the innermost, for `marker.read_claim`.
+
+    Module, base class, class, function, ``pytest.param(marks=…)``, the fixture's own parameter.
+    Raises MarkerError for markers that do not take keywords or stand twice on one object.
+    """
+    layers = [_keywords(mark) for node in item.listchain() for mark in _marks(node)]
+    parameters = _parameters(item)
+    if FIXTURE in parameters:
+        value = parameters[FIXTURE]
+        if not isinstance(value, Mapping):
+            raise MarkerError(
+                f"{FIXTURE}: a parameter must be a dict of fits_vram's keywords, not {shown(value)}"
+            )
+        layers.append(value)
+    return layers
+
+
+def parameter_id(value: object) -> str | None:
+    """``seq=512,rank=8`` for a parameter of the fixture."""
+    if not isinstance(value, Mapping):
+        return None
+    return ",".join(f"{key}={_brief(one)}" for key, one in value.items())
+
+
+def _brief(value: object) -> str:
+    return str(value) if isinstance(value, str | int | float | None) else type(value).__name__
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
+
+
+def _marks(node: Any) -> Iterator[pytest.Mark]:
+    """The markers of one node, base classes first."""
+    written = _written(node)
+    for marks in written:
+        if len(marks) > 1:
+            raise MarkerError(
+                f"fits_vram stands {len(marks)} times on {node.name}; write one marker with all "
+                "keywords"
+            )
+    if isinstance(node, pytest.Class):
+        yield from (mark for marks in written for mark in marks)
+    else:
+        yield from (mark for mark in node.own_markers if mark.name == MARKER)
+
+
+def _written(node: Any) -> list[list[pytest.Mark]]:
+    """The markers in the source of a node, a list for each object they are written on."""
+    owner = getattr(node, "obj", None)
+    owners = list(reversed(owner.__mro__)) if isinstance(owner, type) else [owner]
+    written = []
+    for one in owners:
+        # of a class only what is written on it itself, not what it inherits
+        marks = vars(one).get("pytestmark", []) if isinstance(one, type) else None
+        if marks is None:
+            marks = getattr(one, "pytestmark", None) or []
+        listed = marks if isinstance(marks, list) else [marks]
+        plain = [getattr(mark, "mark", mark) for mark in listed]
+        written.append(
+            [mark for mark in plain if isinstance(mark, pytest.Mark) and mark.name == MARKER]
+        )
+    return written
+
+
+def _keywords(mark: pytest.Mark) -> Mapping[str, object]:
+    if mark.args:
+        raise MarkerError(
+            f"fits_vram takes keywords only, not {shown(mark.args[0])}; write "
+            f"fits_vram(model={shown(mark.args[0])})"
+        )
+    return mark.kwargs

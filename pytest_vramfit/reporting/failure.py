@@ -1,0 +1,64 @@
+"""The text of a case: what pytest prints under FAILURES."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_vramfit.measuring.protocol import NotMeasured
+from pytest_vramfit.reporting import figures, words
+from pytest_vramfit.spec import Claim
+from pytest_vramfit.verdict import Case, Check
+
+_MARKS = {"pass": "pass", "fail": "FAIL"}
+_NAME_WIDTH = 18
+_FIGURE_WIDTH = 34
+
+
+def lines(case: Case) -> Iterator[str]:
+    """The case in a table: failed checks first, then the others, then where the peak was."""
+    yield f"fits_vram: {words.title(case)}"
+    for status in ("fail", "pass"):
+        for check in case.checks:
+            if check.status == status:
+                yield _row(check, case)
+    unchecked: dict[str, list[str]] = {}
+    for check in case.checks:
+        if check.status == "unchecked":
+            names = unchecked.setdefault(words.sentence(check, case), [])
+            names.append(words.check_name(check.name))
+    for reason, names in unchecked.items():
+        yield f"  --    {'unchecked':<{_NAME_WIDTH}} {', '.join(names)}: {reason}"
+    memory = case.measurement.memory
+    if memory is not None:
+        peaks = (
+            ("load", memory.load_peak_bytes),
+            ("forward", memory.forward_peak_bytes),
+            ("backward", memory.backward_peak_bytes),
+            ("optimizer", memory.optimizer_peak_bytes),
+        )
+        listed = ", ".join(f"{name} {figures.size(value)}" for name, value in peaks)
+        yield f"  {'peaks':<{_NAME_WIDTH + 6}} {listed}"
+
+
+def text(case: Case) -> str:
+    """All of :func:`lines`."""
+    return "\n".join(lines(case))
+
+
+def _row(check: Check, case: Case) -> str:
+    mark, name = _MARKS[check.status], words.check_name(check.name)
+    figure, sentence = words.figure(check), words.sentence(check, case)
+    if not figure:
+        figure, sentence = sentence, ""
+    return f"  {mark:<4}  {name:<{_NAME_WIDTH}} {figure:<{_FIGURE_WIDTH}} {sentence}".rstrip()
+
+
+def not_measured(claim: Claim, reply: NotMeasured) -> str:
+    """The text of a case that could not be measured, with what the worker printed."""
+    output = f"\n--- the worker's output ---\n{reply.output}" if reply.output else ""
+    if reply.outcome == "refused":
+        return f"fits_vram: {reply.says}"
+    return (
+        f"fits_vram: {words.config(claim.spec)} could not be measured "
+        f"({reply.outcome}): {reply.says}{output}"
+    )

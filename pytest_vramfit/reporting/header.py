@@ -1,0 +1,23 @@
+"""The line at the top of a run: what will be measured on."""
+
+from __future__ import annotations
+
+from pytest_vramfit.measurement import Engine
+from pytest_vramfit.measuring import host, nvml
+from pytest_vramfit.reporting import figures
+
+
+def line(engine: Engine, card: str | None) -> str:
+    """Device, driver and memory of the engine."""
+    if engine == "cpu":
+        limit = f", judged by a card of {card}" if card else ""
+        memory = figures.size(host.memory_bytes())
+        return f"vramfit: cpu engine on {host.processor()}, {memory}{limit}"
+    try:
+        cards = nvml.cards()
+    except nvml.NvmlUnavailableError as error:
+        return f"vramfit: gpu engine, but no usable GPU: {error}"
+    if not cards:
+        return "vramfit: gpu engine, but no usable GPU: NVML lists none"
+    listed = ", ".join(f"{one.name} {one.total_bytes // 2**20:,} MiB" for one in cards)
+    return f"vramfit: gpu engine on {listed}, driver {cards[0].driver}"

@@ -1,0 +1,129 @@
+"""``results.json``: one row a case, for other programs and for the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_vramfit.measurement import Engine, Memory
+from pytest_vramfit.measuring.protocol import NotMeasured
+from pytest_vramfit.reporting import words
+from pytest_vramfit.spec import Claim
+from pytest_vramfit.verdict import Case, median
+
+SCHEMA = "pytest-vramfit/results/1"
+
+Row = dict[str, Any]
+
+
+def row(case: Case, judged: bool = True) -> Row:  # noqa: FBT001, FBT002 (one flag, named where used)
+    """A measured case. ``judged`` is False for the cases of ``vramfit.measure``."""
+    measurement, spec = case.measurement, case.claim.spec
+    step_ns = median(measurement.step_ns) if measurement.step_ns else None
+    tokens_per_second = spec.tokens * 1e9 / step_ns if step_ns else None
+    return {
+        **_head(case.nodeid, case.engine, case.claim),
+        "outcome": case.outcome,
+        "judged": judged,
+        "card": asdict(case.card),
+        "memory": _memory(measurement.memory),
+        "oom": asdict(measurement.oom) if measurement.oom else None,
+        "time": {
+            "step_ns": list(measurement.step_ns) or None,
+            "gpu_ns": None,
+            "tokens_per_second": tokens_per_second,
+            "seconds_per_10k_tokens": 1e4 / tokens_per_second if tokens_per_second else None,
+            "joules_per_10k_tokens": None,
+            "stages_ns": dict(measurement.stages_ns),
+        },
+        "spill": None,
+        "evidence": asdict(measurement.evidence) if measurement.evidence else None,
+        "checks": [
+            {
+                "name": check.name,
+                "status": check.status,
+                "value": check.value,
+                "limit": check.limit,
+                "unit": check.unit,
+                "says": words.sentence(check, case),
+            }
+            for check in case.checks
+        ],
+        "environment": _environment(case),
+    }
+
+
+def not_measured_row(nodeid: str, engine: Engine, claim: Claim, reply: NotMeasured) -> Row:
+    """A case that could not be measured."""
+    return {
+        **_head(nodeid, engine, claim),
+        "outcome": reply.outcome,
+        "says": reply.says,
+        "card": None,
+        "memory": None,
+        "time": None,
+        "spill": None,
+        "checks": [],
+    }
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """Write all rows, whole or not at all. Raises OSError."""
+    listed = [dict(one) for one in rows]
+    environments = [environment for one in listed if (environment := one.pop("environment", None))]
+    document: Mapping[str, Any] = {
+        "schema": SCHEMA,
+        "environment": environments[0] if environments else None,
+        "results": listed,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1, allow_nan=False)
+            file.write("\n")
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def _head(nodeid: str, engine: Engine, claim: Claim) -> Row:
+    return {
+        "nodeid": nodeid,
+        "engine": engine,
+        "digest": claim.spec.digest,
+        "spec": claim.spec.to_json(),
+        "limits": claim.limits.to_json(),
+        "schedule": asdict(claim.schedule),
+    }
+
+
+def _memory(memory: Memory | None) -> Row | None:
+    if memory is None:
+        return None
+    return {
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "first_step_peak_allocated_bytes": memory.first_step_peak_allocated_bytes,
+        "resident_bytes": None,
+        "outside_allocator_bytes": memory.outside_allocator_bytes,
+        "allocator_retries": memory.allocator_retries,
+        "phases": {
+            "load": memory.load_peak_bytes,
+            "forward": memory.forward_peak_bytes,
+            "backward": memory.backward_peak_bytes,
+            "optimizer": memory.optimizer_peak_bytes,
+        },
+        "ledger": None,
+    }
+
+
+def _environment(case: Case) -> Row:
+    device = case.measurement.device
+    return {"device": device.name, "driver": device.driver, **case.measurement.versions}

@@ -1,0 +1,122 @@
+"""One sentence for every check and finding."""
+
+from __future__ import annotations
+
+from pytest_vramfit.reporting import figures
+from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.verdict import Case, Check, Finding
+
+_METHODS = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
+_CHECKS = {"no_oom": "no OOM", "peak_within_vram": "peak within VRAM", "gpu_time": "GPU time"}
+_ADAPTED = ("lora", "qlora")
+_FINDINGS = {
+    "did_not_run": "the step did not get through",
+    "not_built": "not built yet",
+    "one_step": "one timed step cannot show growth",
+    "grew": "{all} bytes grew from the first timed step to the last",
+    "loss_not_finite": "the loss is not finite",
+    "steps_skipped": "the gradient scaler skipped {0} steps and applied none of the timed ones",
+    "other_batches": "other batches reached the model: {all}",
+    "adapters_missing": "{0} modules have the asked adapter instead of {1}",
+    "nothing_trainable": "nothing is trainable",
+    "wrongly_trainable": "wrongly trainable or frozen: {some}",
+    "without_gradient": "no gradient: {some}",
+    "zero_gradient": "a gradient of zero: {some}",
+    "nonfinite_gradient": "gradients not finite: {some}",
+    "unmoved": "did not move: {some}",
+    "base_changed": "the frozen base changed: {some}",
+    "elsewhere": "tensors on {all}",
+    "trainable_dtype": "trained in {1} instead of {0}",
+    "base_dtype": "the base is in {1} instead of {0}",
+    "not_upcast": "norms, embeddings and head are not in fp32, though kbit_upcast was asked",
+    "not_quantised": "{0} of {1} matrix elements are not in the asked 4-bit format",
+}
+"""A sentence for each finding of the verdict: {0}, {1} its names, {some} the first, {all} all."""
+
+
+def config(spec: TrainSpec) -> str:
+    """``Qwen2.5-7B, QLoRA rank 16, seq 512, batch 1``, and what else is not a default."""
+    method = _METHODS[spec.method]
+    words = [spec.model, f"{method} rank {spec.rank}" if spec.method in _ADAPTED else method]
+    words += [f"seq {spec.seq}", f"batch {spec.batch}"]
+    if spec.accumulation > 1:
+        words.append(f"accumulation {spec.accumulation}")
+    if spec.precision != "bf16":
+        words.append(spec.precision)
+    if spec.optimizer != "adamw":
+        words.append(spec.optimizer)
+    if spec.checkpointing:
+        words.append("checkpointing")
+    return ", ".join(words)
+
+
+def title(case: Case) -> str:
+    """The first line about a case: what was trained, on what."""
+    total = figures.size(case.card.total_bytes)
+    if case.claim.limits.card_bytes is not None:
+        return f"{config(case.claim.spec)} for a card of {total}, on {case.card.name}"
+    return f"{config(case.claim.spec)} on {case.card.name} ({total})"
+
+
+def check_name(name: str) -> str:
+    """The name of a check in words."""
+    return _CHECKS.get(name, name.replace("_", " "))
+
+
+def figure(check: Check) -> str:
+    """The value and the limit of a check, in few words; empty where there is none."""
+    value, limit = check.value, check.limit
+    if value is None or limit is None:
+        return ""
+    if check.name == "no_oom":
+        return f"{figures.size(value)} asked for, {figures.size(limit)} free"
+    if check.name == "steady":
+        return f"{figures.size(value)} more" if value > 0 else "no growth"
+    if check.unit == "bytes":
+        return f"{figures.size(value)} of {figures.size(limit)}"
+    if check.unit == "ns":
+        return f"{figures.duration(value)} of {figures.duration(limit)}"
+    return f"{value} of {limit} steps applied"
+
+
+def sentence(check: Check, case: Case) -> str:
+    """What a check found, in one sentence without the figures of :func:`figure`."""
+    if check.findings:
+        return "; ".join(_finding(one, case) for one in check.findings)
+    value, limit = check.value, check.limit
+    if value is None or limit is None:
+        return ""
+    if check.name == "peak_within_vram":
+        share = f"{figures.percent(value, limit)} of the card"
+        if check.status == "fail":
+            return f"{share}, {figures.size(value - limit)} over; no error was raised"
+        outside = case.measurement.memory and case.measurement.memory.outside_allocator_bytes
+        return f"{share}, {figures.size(outside)} of it outside the allocator" if outside else share
+    if check.name == "headroom":
+        wanted = case.claim.limits.headroom.of(case.card.usable_bytes)
+        return f"{figures.size(wanted)} must stay free"
+    if check.status == "fail" and check.unit == "ns":
+        return f"{value / limit:.2f} times the limit"
+    return ""
+
+
+def _finding(finding: Finding, case: Case) -> str:
+    if finding.kind == "out_of_memory":
+        return _out_of_memory(case)
+    if finding.kind == "tried_with_less":
+        headroom = case.claim.limits.headroom.of(case.card.usable_bytes)
+        return f"tried again with {figures.size(headroom)} less to have"
+    names = finding.names
+    return _FINDINGS[finding.kind].format(*names, some=_some(names), all=" and ".join(names))
+
+
+def _out_of_memory(case: Case) -> str:
+    oom = case.measurement.oom
+    assert oom is not None
+    where = f"in the {oom.phase} of step {oom.step}" if oom.step else "while the model was built"
+    return f"{where}, with {figures.size(oom.allocated_bytes)} allocated"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first name and how many more."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
