@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from pytest_vramfit import values
 from pytest_vramfit.quantity import Headroom, parse_duration, parse_size
+from pytest_vramfit.spec import CHECKS
+from pytest_vramfit.values import Read
 
 
 class MarkerError(ValueError):
@@ -19,10 +18,6 @@ class MarkerError(ValueError):
 
 class NotYetError(MarkerError):
     """A keyword or value of the interface whose part this version does not have."""
-
-
-Read = Callable[[object], Any]
-"""Turns a written value into its canonical one; ValueError in words that follow "must be"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,77 +31,16 @@ class Keyword:
     """The missing part, for the "not yet" sentence."""
 
 
-def _choice(*accepted: object) -> Read:
-    def read(value: object) -> object:
-        for one in accepted:
-            if type(value) is type(one) and value == one:
-                return one
-        near = _nearest(value, [one for one in accepted if isinstance(one, str)])
-        hint = f" (did you mean {near!r}?)" if near else ""
-        raise ValueError(f"{either(accepted)}{hint}")
-
-    return read
-
-
-def _integer(least: int, most: int) -> Read:
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ValueError(f"an integer from {least:,} to {most:,}")
-        number = operator.index(value)
-        if not least <= number <= most:
-            raise ValueError(f"an integer from {least:,} to {most:,}")
-        return number
-
-    return read
-
-
-def _number(words: str, holds: Callable[[float], bool], *, none: bool = False) -> Read:
-    def read(value: object) -> float | None:
-        if value is None and none:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(words)
-        try:
-            number = float(value)
-        except OverflowError:
-            raise ValueError(words) from None
-        if not math.isfinite(number) or not holds(number):
-            raise ValueError(words)
-        return number
-
-    return read
-
-
-def _text(words: str) -> Read:
-    def read(value: object) -> object:
-        if value is not None and not isinstance(value, str | Path):
-            raise ValueError(words)
-        return value
-
-    return read
-
-
-def _names(words: str) -> Callable[[object], tuple[str, ...]]:
-    def read(value: object) -> tuple[str, ...]:
-        if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
-            raise ValueError(words)
-        if not value or not all(isinstance(name, str) and name.strip() for name in value):
-            raise ValueError(words)
-        return tuple(sorted({name.strip() for name in value}))
-
-    return read
-
-
 TARGET_PRESETS = ("all-linear", "attention", "qv")
 
 
-def _targets(value: object) -> str | tuple[str, ...]:
-    words = f"{either(TARGET_PRESETS)} or a list of module names"
+def _targets(value: object) -> Any:
+    words = f"{values.either(TARGET_PRESETS)} or a list of module names"
     if isinstance(value, str):
         if value in TARGET_PRESETS:
             return value
         raise ValueError(f"{words}, such as [{value!r}]")
-    return _names(words)(value)
+    return values.names(words)(value)
 
 
 _OPTIMIZERS = {
@@ -125,40 +59,50 @@ def _optimizer(value: object) -> str:
     for name, others in _OPTIMIZERS.items():
         if value == name or value in others:
             return name
-    return str(_choice(*_OPTIMIZERS)(value))
-
-
-def _checks(value: object) -> tuple[str, ...]:
-    return _names("a list of check names")(value)
+    return str(values.choice(*_OPTIMIZERS)(value))
 
 
 def _dtype_or(*more: object) -> Read:
-    return _choice("bf16", "fp16", "fp32", *more)
+    return values.choice("bf16", "fp16", "fp32", *more)
 
 
 def _is(*values: object) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
+def card_bytes(value: object) -> int:
+    """The bytes of a ``card``, which this version takes as a size only."""
+    try:
+        return parse_size(value)
+    except ValueError:
+        if isinstance(value, str) and value[:1].isalpha():
+            raise NotYetError(
+                f"card={value!r}: a card by its name is not built yet; give its memory as a size, "
+                "such as '16303MiB'"
+            ) from None
+        raise
+
+
 _BASELINES = "baselines"
-_FALSE_TRUE = _choice(False, True)
-_RATIO = _number("a number above 0, or None", lambda x: x > 0, none=True)
+_PHASES = ("train", "eval", "save", "merge")
+_FALSE_TRUE = values.choice(False, True)
+_RATIO = values.number("a number above 0, or None", lambda x: x > 0, none=True)
 
 KEYWORDS: dict[str, Keyword] = {
     "model": Keyword(read=lambda value: value),
-    "revision": Keyword(read=_text("a text"), built=_is(None), part="models from the hub"),
+    "revision": Keyword(read=values.text("a text"), built=_is(None), part="models from the hub"),
     "weights": Keyword(
-        read=_choice("random", "pretrained"), built=_is("random"), part="pretrained weights"
+        read=values.choice("random", "pretrained"), built=_is("random"), part="pretrained weights"
     ),
-    "method": Keyword(read=_choice("full", "lora", "qlora")),
-    "rank": Keyword(read=_integer(1, 65_536)),
-    "alpha": Keyword(read=_number("a number above 0", lambda x: x > 0)),
+    "method": Keyword(read=values.choice("full", "lora", "qlora")),
+    "rank": Keyword(read=values.integer(1, 65_536)),
+    "alpha": Keyword(read=values.number("a number above 0", lambda x: x > 0)),
     "dropout": Keyword(
-        read=_number("a number from 0 up to, not including, 1", lambda x: 0 <= x < 1)
+        read=values.number("a number from 0 up to, not including, 1", lambda x: 0 <= x < 1)
     ),
     "targets": Keyword(read=_targets),
     "modules_to_save": Keyword(
-        read=lambda value: None if value is None else _names("None or a list of names")(value),
+        read=values.optional(values.names("None or a list of names")),
         built=_is(None),
         part="modules_to_save",
     ),
@@ -168,13 +112,15 @@ KEYWORDS: dict[str, Keyword] = {
         read=_dtype_or(), built=_is("fp32"), part="adapters in a dtype other than fp32"
     ),
     "quant": Keyword(
-        read=_choice("nf4", "fp4", "int8"), built=_is("nf4"), part="quantisation other than nf4"
+        read=values.choice("nf4", "fp4", "int8"),
+        built=_is("nf4"),
+        part="quantisation other than nf4",
     ),
     "double_quant": Keyword(read=_FALSE_TRUE),
     "kbit_upcast": Keyword(read=_FALSE_TRUE),
-    "seq": Keyword(read=_integer(2, 2**24)),
-    "batch": Keyword(read=_integer(1, 2**20)),
-    "accumulation": Keyword(read=_integer(1, 2**16)),
+    "seq": Keyword(read=values.integer(2, 2**24)),
+    "batch": Keyword(read=values.integer(1, 2**20)),
+    "accumulation": Keyword(read=values.integer(1, 2**16)),
     "precision": Keyword(read=_dtype_or()),
     "autocast": Keyword(read=_FALSE_TRUE),
     "dtype": Keyword(read=_dtype_or("auto")),
@@ -183,46 +129,50 @@ KEYWORDS: dict[str, Keyword] = {
         built=_is("adamw", "adamw_fused", "adamw_8bit", "sgd"),
         part="this optimizer",
     ),
-    "max_grad_norm": Keyword(read=_number("a number above 0, or None", lambda x: x > 0, none=True)),
+    "max_grad_norm": Keyword(
+        read=values.number("a number above 0, or None", lambda x: x > 0, none=True)
+    ),
     "checkpointing": Keyword(
-        read=_choice(False, True, "reentrant"),
+        read=values.choice(False, True, "reentrant"),
         built=lambda value: value != "reentrant",
         part="reentrant checkpointing",
     ),
     "attention": Keyword(
-        read=_choice("sdpa", "eager", "flash_attention_2"),
+        read=values.choice("sdpa", "eager", "flash_attention_2"),
         built=_is("sdpa"),
         part="attention other than sdpa",
     ),
     "liger": Keyword(read=_FALSE_TRUE, built=_is(False), part="Liger kernels"),
     "compile": Keyword(read=_FALSE_TRUE, built=_is(False), part="torch.compile"),
-    "alloc_conf": Keyword(read=_text("a text"), built=_is(None), part="allocator settings"),
-    "config": Keyword(read=_text("a path"), built=_is(None), part="training-config files"),
-    "format": Keyword(read=_text("a text"), built=_is(None), part="training-config files"),
-    "step": Keyword(read=_text("a text"), built=_is(None), part="own training steps"),
+    "alloc_conf": Keyword(read=values.text("a text"), built=_is(None), part="allocator settings"),
+    "config": Keyword(read=values.text("a path"), built=_is(None), part="training-config files"),
+    "format": Keyword(read=values.text("a text"), built=_is(None), part="training-config files"),
+    "step": Keyword(read=values.text("a text"), built=_is(None), part="own training steps"),
     "step_args": Keyword(read=lambda value: value, built=_is(None), part="own training steps"),
-    "card": Keyword(read=lambda value: card_bytes(value)),
+    "card": Keyword(read=values.optional(card_bytes)),
     "overflow": Keyword(
-        read=_choice("oom", "spill"), built=_is("oom"), part="emulation of the driver's fallback"
+        read=values.choice("oom", "spill"),
+        built=_is("oom"),
+        part="emulation of the driver's fallback",
     ),
     "headroom": Keyword(read=Headroom.parse),
     "step_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
     "gpu_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
     "peak_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
-    "max_step": Keyword(read=lambda value: None if value is None else parse_duration(value)),
+    "max_step": Keyword(read=values.optional(parse_duration)),
     "require": Keyword(
-        read=lambda value: None if value is None else _checks(value),
+        read=values.optional(values.names(f"a list of {values.either(CHECKS)}", *CHECKS)),
         built=_is(None),
         part="required checks",
     ),
-    "steps": Keyword(read=_integer(1, 10_000)),
-    "warmup": Keyword(read=_integer(2, 10_000)),
+    "steps": Keyword(read=values.integer(1, 10_000)),
+    "warmup": Keyword(read=values.integer(2, 10_000)),
     "phases": Keyword(
-        read=_names("a list of 'train', 'eval', 'save' and 'merge'"),
+        read=values.names(f"a list of {values.either(_PHASES)}", *_PHASES),
         built=_is(("train",)),
         part="phases other than train",
     ),
-    "timeout": Keyword(read=_number("a number of seconds above 0", lambda x: x > 0)),
+    "timeout": Keyword(read=values.number("a number of seconds above 0", lambda x: x > 0)),
 }
 
 _ELSEWHERE = {
@@ -262,24 +212,10 @@ _ELSEWHERE = {
 """What other tools call our keywords."""
 
 
-def card_bytes(value: object) -> int | None:
-    """The bytes of a ``card``, which this version takes as a size only."""
-    if value is None:
-        return None
-    try:
-        return parse_size(value)
-    except ValueError:
-        if isinstance(value, str) and value[:1].isalpha():
-            raise NotYetError(
-                f"card={value!r}: a card by its name is not built yet; give its memory as a size, "
-                "such as '16303MiB'"
-            ) from None
-        raise
-
-
 def read_keyword(key: str, value: object) -> Any:
+    """The canonical value of one keyword. Raises MarkerError."""
     if not isinstance(key, str) or key not in KEYWORDS:
-        hint = _ELSEWHERE.get(key) or _nearest(key, list(KEYWORDS))
+        hint = _ELSEWHERE.get(key) or values.nearest(key, list(KEYWORDS))
         says = f"; here it is {hint}" if key in _ELSEWHERE else f"; did you mean {hint!r}?"
         raise MarkerError(
             f"fits_vram has no keyword {key!r}{says if hint else ''}"
@@ -291,29 +227,9 @@ def read_keyword(key: str, value: object) -> Any:
     except NotYetError as error:
         raise NotYetError(f"fits_vram: {error}") from None
     except ValueError as error:
-        raise MarkerError(f"fits_vram: {key}={shown(value)} must be {error}") from None
+        raise MarkerError(f"fits_vram: {key}={values.shown(value)} must be {error}") from None
     if not keyword.built(read):
         raise NotYetError(
-            f"fits_vram: {key}={shown(value)} asks for {keyword.part}, which is not built yet"
+            f"fits_vram: {key}={values.shown(value)} asks for {keyword.part}, which is not built yet"
         )
     return read
-
-
-def shown(value: object) -> str:
-    """A value as an error shows it: its repr, cut where it is long, whatever the repr does."""
-    try:
-        text = repr(value)
-    except Exception as error:  # a user's own object may fail to show itself
-        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def either(accepted: Sequence[object]) -> str:
-    words = [repr(one) for one in accepted]
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
-
-
-def _nearest(value: object, accepted: Sequence[str]) -> str | None:
-    if not isinstance(value, str) or len(value) > 100:
-        return None
-    return next(iter(difflib.get_close_matches(value.lower(), accepted, n=1, cutoff=0.5)), None)

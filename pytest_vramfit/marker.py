@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vramfit import architecture, catalog
-from pytest_vramfit.keywords import MarkerError, either, read_keyword, shown
+from pytest_vramfit.keywords import MarkerError, read_keyword
 from pytest_vramfit.quantity import NO_HEADROOM
 from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
+from pytest_vramfit.values import either, shown
 
 _ADAPTER = ("rank", "alpha", "dropout", "targets", "adapter_dtype")
 _QUANTISATION = ("quant", "double_quant", "kbit_upcast")

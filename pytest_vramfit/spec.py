@@ -17,6 +17,19 @@ from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bf16", "fp16", "fp32"]
+CHECKS = (
+    "no_oom",
+    "peak_within_vram",
+    "resident",
+    "headroom",
+    "trained",
+    "max_step",
+    "step_time",
+    "gpu_time",
+    "steady",
+    "peak_baseline",
+)
+"""What is claimed of a case, in the order in which a failed one names its outcome."""
 ConfigValues = Mapping[str, Any]
 """Hugging Face config values, JSON all through, with ``model_type``."""
 

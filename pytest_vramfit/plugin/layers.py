@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vramfit.keywords import MarkerError, shown
+from pytest_vramfit.keywords import MarkerError
+from pytest_vramfit.values import shown
 
 MARKER = "fits_vram"
 FIXTURE = "vramfit"

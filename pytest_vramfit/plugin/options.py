@@ -98,38 +98,50 @@ def read(config: pytest.Config) -> Settings:
     for name in _NOT_BUILT:
         if _value(config, name):
             raise pytest.UsageError(f"--vramfit-{name.replace('_', '-')} is not built yet")
-    engine = config.getoption("vramfit")
-    has_gpu_option = hasattr(config.option, "vramfit_gpu")
-    if has_gpu_option and config.option.vramfit_gpu:
-        if engine not in {None, "gpu"}:
-            raise pytest.UsageError(f"--gpu and --vramfit={engine} contradict each other")
-        engine = "gpu"
-    if engine in _NOT_BUILT_ENGINES:
-        raise pytest.UsageError(f"--vramfit={engine} is not built yet; gpu, cpu and off are")
-    card = str(_value(config, "card") or "") or None
-    if card is not None:
-        try:
-            card_bytes(card)
-        except MarkerError as error:
-            raise pytest.UsageError(f"--vramfit-card: {error}") from None
-        except ValueError as error:
-            raise pytest.UsageError(f"--vramfit-card={card} must be {error}") from None
-        if engine == "gpu":
-            raise pytest.UsageError(
-                "--vramfit-card with --gpu asks for the emulation of a card, which is not built "
-                "yet; without it the device's own memory is judged by"
-            )
-    if engine == "gpu" and _several_xdist_workers(config):
-        raise pytest.UsageError(
-            "--gpu with several xdist workers is not built yet: they would share the GPU; use -n 1"
-        )
+    engine = _engine(config)
     return Settings(
-        engine=None if engine == "off" else engine,
-        run_option="--gpu" if has_gpu_option else "--vramfit=gpu",
-        card=card,
+        engine=engine,
+        run_option="--gpu" if hasattr(config.option, "vramfit_gpu") else "--vramfit=gpu",
+        card=_card(config, engine),
         json=_json_path(config),
         isolate=bool(_value(config, "isolate")),
     )
+
+
+def _engine(config: pytest.Config) -> Engine | None:
+    engine: str | None = config.getoption("vramfit")
+    if getattr(config.option, "vramfit_gpu", False):
+        if engine not in {None, "gpu"}:
+            raise pytest.UsageError(f"--gpu and --vramfit={engine} contradict each other")
+        engine = "gpu"
+    if engine == "gpu":
+        if _several_xdist_workers(config):
+            raise pytest.UsageError(
+                "--gpu with several xdist workers is not built yet: they would share the GPU; "
+                "use -n 1"
+            )
+        return "gpu"
+    if engine in _NOT_BUILT_ENGINES:
+        raise pytest.UsageError(f"--vramfit={engine} is not built yet; gpu, cpu and off are")
+    return "cpu" if engine == "cpu" else None
+
+
+def _card(config: pytest.Config, engine: Engine | None) -> str | None:
+    card = str(_value(config, "card") or "") or None
+    if card is None:
+        return None
+    try:
+        card_bytes(card)
+    except MarkerError as error:
+        raise pytest.UsageError(f"--vramfit-card: {error}") from None
+    except ValueError as error:
+        raise pytest.UsageError(f"--vramfit-card={card} must be {error}") from None
+    if engine == "gpu":
+        raise pytest.UsageError(
+            "--vramfit-card with --gpu asks for the emulation of a card, which is not built yet; "
+            "without it the device's own memory is judged by"
+        )
+    return card
 
 
 def _value(config: pytest.Config, name: str) -> str | bool | None:

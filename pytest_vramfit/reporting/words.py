@@ -87,17 +87,20 @@ def sentence(check: Check, case: Case) -> str:
     if value is None or limit is None:
         return ""
     if check.name == "peak_within_vram":
-        share = f"{figures.percent(value, limit)} of the card"
-        if check.status == "fail":
-            return f"{share}, {figures.size(value - limit)} over; no error was raised"
-        outside = case.measurement.memory and case.measurement.memory.outside_allocator_bytes
-        return f"{share}, {figures.size(outside)} of it outside the allocator" if outside else share
+        return _peak(value, limit, case)
     if check.name == "headroom":
         wanted = case.claim.limits.headroom.of(case.card.usable_bytes)
         return f"{figures.size(wanted)} must stay free"
-    if check.status == "fail" and check.unit == "ns":
-        return f"{value / limit:.2f} times the limit"
-    return ""
+    too_slow = check.status == "fail" and check.unit == "ns"
+    return f"{value / limit:.2f} times the limit" if too_slow else ""
+
+
+def _peak(value: int, limit: int, case: Case) -> str:
+    share = f"{figures.percent(value, limit)} of the card"
+    if value > limit:
+        return f"{share}, {figures.size(value - limit)} over; no error was raised"
+    outside = case.measurement.memory and case.measurement.memory.outside_allocator_bytes
+    return f"{share}, {figures.size(outside)} of it outside the allocator" if outside else share
 
 
 def _finding(finding: Finding, case: Case) -> str:

@@ -1,88 +1,18 @@
-"""From claim and measurement to named checks: pass, fail or unchecked. No prose, no pytest."""
+"""From claim and measurement to a judged case."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
-from pytest_vramfit.measurement import Engine, Evidence, Measurement, Memory
+from pytest_vramfit.measurement import Engine, Measurement, Memory
 from pytest_vramfit.quantity import NO_HEADROOM
-from pytest_vramfit.spec import Claim, TrainSpec
-
-Status = Literal["pass", "fail", "unchecked"]
-Outcome = Literal[
-    "fits", "oom", "over_vram", "spilled", "no_headroom", "invalid", "slower", "heavier"
-]
-
-_FAILS_AS: dict[str, Outcome] = {
-    "no_oom": "oom",
-    "peak_within_vram": "over_vram",
-    "resident": "spilled",
-    "headroom": "no_headroom",
-    "trained": "invalid",
-    "max_step": "slower",
-    "step_time": "slower",
-    "gpu_time": "slower",
-    "steady": "heavier",
-    "peak_baseline": "heavier",
-}
-"""The outcome of a case whose first failed check is this one, in the order of precedence."""
+from pytest_vramfit.spec import Claim
+from pytest_vramfit.verdict.case import Card, Case, Check, Finding, Status
+from pytest_vramfit.verdict.trained import trained
 
 _NOT_BUILT = ("resident", "step_time", "gpu_time", "peak_baseline")
 _ENOUGH_TO_GROW = 2
-_QUANTISED_SHARE = 0.9
-"""Of the base's matrices; routers and the like stay unquantised in any model."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One fact behind a check that did not pass."""
-
-    kind: str
-    """Named for :mod:`pytest_vramfit.reporting.words`, which has a sentence for each."""
-    names: tuple[str, ...] = ()
-    """The tensors, dtypes or numbers it is about."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    """One named claim and how it went."""
-
-    name: str
-    status: Status
-    value: int | None = None
-    limit: int | None = None
-    unit: Literal["bytes", "ns", "count"] | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
-    """The memory that is judged by."""
-
-    name: str
-    total_bytes: int
-    usable_bytes: int
-    emulated: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """One case, measured and judged."""
-
-    nodeid: str
-    engine: Engine
-    claim: Claim
-    card: Card
-    measurement: Measurement
-    checks: tuple[Check, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        """``fits``, or what the first failed check makes it."""
-        failed = {check.name for check in self.checks if check.status == "fail"}
-        return next((_FAILS_AS[name] for name in _FAILS_AS if name in failed), "fits")
 
 
 def card_of(claim: Claim, measurement: Measurement) -> Card:
@@ -128,7 +58,7 @@ def judge(
         checks += [
             _peak_within_vram(claim, measurement, memory),
             *_headroom(claim, measurement, memory, capped),
-            _trained(claim, engine, measurement.evidence),
+            trained(claim, engine, measurement.evidence),
             _steady(memory),
             *_max_step(claim, measurement),
         ]
@@ -229,75 +159,6 @@ def _max_step(claim: Claim, measurement: Measurement) -> Iterator[Check]:
     limit = claim.limits.max_step_ns
     if limit is not None:
         yield _check("max_step", median(measurement.step_ns), limit, "ns")
-
-
-def _trained(claim: Claim, engine: Engine, evidence: Evidence) -> Check:
-    findings = tuple(_objections(claim, engine, evidence))
-    return Check(
-        name="trained",
-        status="fail" if findings else "pass",
-        value=evidence.applied_steps,
-        limit=claim.schedule.warmup + claim.schedule.steps,
-        unit="count",
-        findings=findings,
-    )
-
-
-def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Finding]:
-    """Everything that speaks against "this step trained what was asked"."""
-    spec = claim.spec
-    if evidence.loss is None:
-        yield Finding(kind="loss_not_finite")
-    if evidence.applied_steps <= claim.schedule.warmup:
-        yield Finding(kind="steps_skipped", names=(str(evidence.skipped_steps),))
-    if evidence.batches != ((spec.batch, spec.seq),) * spec.accumulation:
-        yield Finding(kind="other_batches", names=tuple(str(one) for one in evidence.batches[:3]))
-    if evidence.adapters != evidence.adapters_expected:
-        yield Finding(
-            kind="adapters_missing",
-            names=(str(evidence.adapters), str(evidence.adapters_expected)),
-        )
-    if evidence.trainable_tensors == 0:
-        yield Finding(kind="nothing_trainable")
-    for kind in (
-        "wrongly_trainable",
-        "without_gradient",
-        "zero_gradient",
-        "nonfinite_gradient",
-        "unmoved",
-        "base_changed",
-    ):
-        names: tuple[str, ...] = getattr(evidence, kind)
-        if names:
-            yield Finding(kind=kind, names=names)
-    yield from _wrong_dtypes(spec, evidence)
-    device_type = "cuda" if engine == "gpu" else "cpu"
-    elsewhere = tuple(sorted(set(evidence.devices) - {device_type}))
-    if elsewhere:
-        yield Finding(kind="elsewhere", names=elsewhere)
-    quantised, matrices = evidence.quantised_elements, evidence.matrix_elements
-    if quantised < (_QUANTISED_SHARE * matrices if spec.method == "qlora" else 0):
-        yield Finding(kind="not_quantised", names=(str(matrices - quantised), str(matrices)))
-
-
-_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-
-
-def _wrong_dtypes(spec: TrainSpec, evidence: Evidence) -> Iterator[Finding]:
-    trained = _TORCH_NAMES[spec.adapter_dtype or spec.dtype]
-    wrong = tuple(sorted(set(evidence.trainable_dtypes) - {trained}))
-    if wrong:
-        yield Finding(kind="trainable_dtype", names=(trained, *wrong))
-    base = {_TORCH_NAMES[spec.dtype]}
-    if spec.kbit_upcast:
-        # bitsandbytes casts the biases of its linears back to the compute dtype
-        base |= {"float32"}
-        upcast = evidence.base_dtypes.get("float32", 0)
-        if upcast < _QUANTISED_SHARE * sum(evidence.base_dtypes.values()):
-            yield Finding(kind="not_upcast")
-    wrong = tuple(sorted(set(evidence.base_dtypes) - base))
-    if wrong:
-        yield Finding(kind="base_dtype", names=(_TORCH_NAMES[spec.dtype], *wrong))
 
 
 def median(samples: tuple[int, ...]) -> int:

@@ -1,0 +1,121 @@
+"""Readers of values: each turns what a user wrote into its canonical form.
+
+A reader raises ValueError in words that follow "must be"; the caller knows the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Read = Callable[[object], Any]
+"""From a written value to its canonical one."""
+
+_LONGEST_SHOWN = 80
+
+
+def choice(*accepted: object) -> Read:
+    """One of these, of the same type: True is not 1."""
+
+    def read(value: object) -> object:
+        for one in accepted:
+            if type(value) is type(one) and value == one:
+                return one
+        near = nearest(value, [one for one in accepted if isinstance(one, str)])
+        hint = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(f"{either(accepted)}{hint}")
+
+    return read
+
+
+def integer(least: int, most: int) -> Read:
+    """An integer between both, not a bool."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ValueError(f"an integer from {least:,} to {most:,}")
+        number = operator.index(value)
+        if not least <= number <= most:
+            raise ValueError(f"an integer from {least:,} to {most:,}")
+        return number
+
+    return read
+
+
+def number(words: str, holds: Callable[[float], bool], *, none: bool = False) -> Read:
+    """A finite number for which ``holds``, or None where that is allowed."""
+
+    def read(value: object) -> float | None:
+        if value is None and none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(words)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError(words) from None
+        if not math.isfinite(number) or not holds(number):
+            raise ValueError(words)
+        return number
+
+    return read
+
+
+def text(words: str) -> Read:
+    """A text, a path or None."""
+
+    def read(value: object) -> object:
+        if value is not None and not isinstance(value, str | Path):
+            raise ValueError(words)
+        return value
+
+    return read
+
+
+def names(words: str, *accepted: str) -> Read:
+    """Names in a list, sorted and each once; any, or those that are accepted."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
+            raise ValueError(words)
+        if not value or not all(isinstance(name, str) and name.strip() for name in value):
+            raise ValueError(words)
+        read_names = sorted({name.strip() for name in value})
+        unknown = next((name for name in read_names if accepted and name not in accepted), None)
+        if unknown is not None:
+            near = nearest(unknown, accepted)
+            raise ValueError(words + (f" (did you mean {near!r}?)" if near else ""))
+        return tuple(read_names)
+
+    return read
+
+
+def optional(read: Read) -> Read:
+    """What ``read`` takes, or None."""
+    return lambda value: None if value is None else read(value)
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its repr, cut where it is long, whatever the repr does."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 (a user's own object may fail to show itself)
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+def either(accepted: Sequence[object]) -> str:
+    """``'a', 'b' or 'c'``."""
+    words = [repr(one) for one in accepted]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def nearest(value: object, accepted: Sequence[str]) -> str | None:
+    """The accepted name spelled most like ``value``, if one is close."""
+    if not isinstance(value, str) or len(value) > _LONGEST_SHOWN:
+        return None
+    return next(iter(difflib.get_close_matches(value.lower(), accepted, n=1, cutoff=0.5)), None)

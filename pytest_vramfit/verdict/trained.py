@@ -1,0 +1,82 @@
+"""The check ``trained``: everything that speaks against "it trained what was asked"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_vramfit.measurement import Engine, Evidence
+from pytest_vramfit.spec import Claim, TrainSpec
+from pytest_vramfit.verdict.case import Check, Finding
+
+_QUANTISED_SHARE = 0.9
+"""Of the base's matrices; routers and the like stay unquantised in any model."""
+
+
+def trained(claim: Claim, engine: Engine, evidence: Evidence) -> Check:
+    """Pass where nothing speaks against it; the value is the number of applied steps."""
+    findings = tuple(_objections(claim, engine, evidence))
+    return Check(
+        name="trained",
+        status="fail" if findings else "pass",
+        value=evidence.applied_steps,
+        limit=claim.schedule.warmup + claim.schedule.steps,
+        unit="count",
+        findings=findings,
+    )
+
+
+def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Finding]:
+    """Everything that speaks against "this step trained what was asked"."""
+    spec = claim.spec
+    if evidence.loss is None:
+        yield Finding(kind="loss_not_finite")
+    if evidence.applied_steps <= claim.schedule.warmup:
+        yield Finding(kind="steps_skipped", names=(str(evidence.skipped_steps),))
+    if evidence.batches != ((spec.batch, spec.seq),) * spec.accumulation:
+        yield Finding(kind="other_batches", names=tuple(str(one) for one in evidence.batches[:3]))
+    if evidence.adapters != evidence.adapters_expected:
+        yield Finding(
+            kind="adapters_missing",
+            names=(str(evidence.adapters), str(evidence.adapters_expected)),
+        )
+    if evidence.trainable_tensors == 0:
+        yield Finding(kind="nothing_trainable")
+    for kind in (
+        "wrongly_trainable",
+        "without_gradient",
+        "zero_gradient",
+        "nonfinite_gradient",
+        "unmoved",
+        "base_changed",
+    ):
+        names: tuple[str, ...] = getattr(evidence, kind)
+        if names:
+            yield Finding(kind=kind, names=names)
+    yield from _wrong_dtypes(spec, evidence)
+    device_type = "cuda" if engine == "gpu" else "cpu"
+    elsewhere = tuple(sorted(set(evidence.devices) - {device_type}))
+    if elsewhere:
+        yield Finding(kind="elsewhere", names=elsewhere)
+    quantised, matrices = evidence.quantised_elements, evidence.matrix_elements
+    if quantised < (_QUANTISED_SHARE * matrices if spec.method == "qlora" else 0):
+        yield Finding(kind="not_quantised", names=(str(matrices - quantised), str(matrices)))
+
+
+_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def _wrong_dtypes(spec: TrainSpec, evidence: Evidence) -> Iterator[Finding]:
+    trained = _TORCH_NAMES[spec.adapter_dtype or spec.dtype]
+    wrong = tuple(sorted(set(evidence.trainable_dtypes) - {trained}))
+    if wrong:
+        yield Finding(kind="trainable_dtype", names=(trained, *wrong))
+    base = {_TORCH_NAMES[spec.dtype]}
+    if spec.kbit_upcast:
+        # bitsandbytes casts the biases of its linears back to the compute dtype
+        base |= {"float32"}
+        upcast = evidence.base_dtypes.get("float32", 0)
+        if upcast < _QUANTISED_SHARE * sum(evidence.base_dtypes.values()):
+            yield Finding(kind="not_upcast")
+    wrong = tuple(sorted(set(evidence.base_dtypes) - base))
+    if wrong:
+        yield Finding(kind="base_dtype", names=(_TORCH_NAMES[spec.dtype], *wrong))
