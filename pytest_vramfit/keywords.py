@@ -35,12 +35,16 @@ TARGET_PRESETS = ("all-linear", "attention", "qv")
 
 
 def _targets(value: object) -> Any:
-    words = f"{values.either(TARGET_PRESETS)} or a list of module names"
-    if isinstance(value, str):
-        if value in TARGET_PRESETS:
-            return value
-        raise ValueError(f"{words}, such as [{value!r}]")
-    return values.names(words)(value)
+    words = f"{', '.join(map(repr, TARGET_PRESETS))} or a list of module names"
+    if not isinstance(value, str):
+        return values.names(words)(value)
+    if value in TARGET_PRESETS:
+        return value
+    near = values.nearest(value, TARGET_PRESETS)
+    as_list = value.replace(",", " ").split() or ["q_proj"]
+    raise ValueError(
+        f"{words} (did you mean {near!r}?)" if near else f"{words}, such as {values.shown(as_list)}"
+    )
 
 
 _OPTIMIZERS = {
@@ -57,7 +61,7 @@ _OPTIMIZERS = {
 
 def _optimizer(value: object) -> str:
     for name, others in _OPTIMIZERS.items():
-        if value == name or value in others:
+        if isinstance(value, str) and value in {name, *others}:
             return name
     return str(values.choice(*_OPTIMIZERS)(value))
 
@@ -66,8 +70,8 @@ def _dtype_or(*more: object) -> Read:
     return values.choice("bf16", "fp16", "fp32", *more)
 
 
-def _is(*values: object) -> Callable[[Any], bool]:
-    return lambda value: value in values
+def _is(*built: object) -> Callable[[Any], bool]:
+    return lambda value: any(values.same(value, one) for one in built)
 
 
 def card_bytes(value: object) -> int:
@@ -77,13 +81,15 @@ def card_bytes(value: object) -> int:
     except ValueError:
         if isinstance(value, str) and value[:1].isalpha():
             raise NotYetError(
-                f"card={value!r}: a card by its name is not built yet; give its memory as a size, "
-                "such as '16303MiB'"
+                f"card={values.shown(value)}: a card by its name is not built yet; give its memory "
+                "as a size, such as '16303MiB'"
             ) from None
         raise
 
 
 _BASELINES = "baselines"
+_WEEK = 7 * 24 * 3600
+"""In seconds. Waiting for a thread takes no more than some centuries (threading.TIMEOUT_MAX)."""
 _PHASES = ("train", "eval", "save", "merge")
 _FALSE_TRUE = values.choice(False, True)
 _RATIO = values.number("a number above 0, or None", lambda x: x > 0, none=True)
@@ -127,7 +133,7 @@ KEYWORDS: dict[str, Keyword] = {
     "optimizer": Keyword(
         read=_optimizer,
         built=_is("adamw", "adamw_fused", "adamw_8bit", "sgd"),
-        part="this optimizer",
+        part="an optimizer other than adamw, adamw_fused, adamw_8bit and sgd",
     ),
     "max_grad_norm": Keyword(
         read=values.number("a number above 0, or None", lambda x: x > 0, none=True)
@@ -172,40 +178,70 @@ KEYWORDS: dict[str, Keyword] = {
         built=_is(("train",)),
         part="phases other than train",
     ),
-    "timeout": Keyword(read=values.number("a number of seconds above 0", lambda x: x > 0)),
+    "timeout": Keyword(
+        read=values.number(
+            "a number of seconds above 0, at most 604,800 (a week)", lambda x: 0 < x <= _WEEK
+        )
+    ),
 }
 
 _ELSEWHERE = {
+    "adapter": "method",
+    "attn_implementation": "attention",
+    "autocast_adapter_dtype": "adapter_dtype",
     "base_model": "model",
+    "batch_size": "batch",
     "bf16": "precision='bf16'",
+    "block_size": "seq",
+    "bnb_4bit_compute_dtype": "precision",
     "bnb_4bit_quant_type": "quant",
     "bnb_4bit_use_double_quant": "double_quant",
-    "attn_implementation": "attention",
     "cutoff_len": "seq",
+    "enable_liger_kernel": "liger",
+    "finetuning_type": "method",
+    "flash_attention": "attention='flash_attention_2'",
+    "flash_attn": "attention='flash_attention_2'",
     "fp16": "precision='fp16'",
+    "fp32": "precision='fp32'",
     "gpu": "card",
     "gradient_accumulation_steps": "accumulation",
     "gradient_checkpointing": "checkpointing",
+    "gradient_checkpointing_kwargs": "checkpointing, True or 'reentrant'",
     "load_in_4bit": "method='qlora'",
     "load_in_8bit": "quant='int8'",
     "lora_alpha": "alpha",
     "lora_dropout": "dropout",
     "lora_r": "rank",
     "lora_rank": "rank",
+    "lora_target": "targets",
+    "lora_target_linear": "targets='all-linear'",
     "lora_target_modules": "targets",
     "max_length": "seq",
+    "max_seq_len": "seq",
     "max_seq_length": "seq",
+    "max_steps": "steps",
     "micro_batch_size": "batch",
+    "model_max_length": "seq",
+    "model_name": "model",
     "model_name_or_path": "model",
     "optim": "optimizer",
     "per_device_train_batch_size": "batch",
+    "pretrained_model_name_or_path": "model",
+    "quantization_bit": "quant",
+    "quantization_config": "quant",
     "r": "rank",
+    "seq_len": "seq",
+    "seq_length": "seq",
     "sequence_len": "seq",
+    "sequence_length": "seq",
     "target_modules": "targets",
     "torch_compile": "compile",
     "torch_dtype": "dtype",
+    "train_batch_size": "batch",
     "use_dora": "dora",
+    "use_flash_attention_2": "attention='flash_attention_2'",
     "use_liger_kernel": "liger",
+    "use_reentrant": "checkpointing, True or 'reentrant'",
     "use_rslora": "rslora",
     "vram": "card",
 }
@@ -214,13 +250,8 @@ _ELSEWHERE = {
 
 def read_keyword(key: str, value: object) -> Any:
     """The canonical value of one keyword. Raises MarkerError."""
-    if not isinstance(key, str) or key not in KEYWORDS:
-        hint = _ELSEWHERE.get(key) or values.nearest(key, list(KEYWORDS))
-        says = f"; here it is {hint}" if key in _ELSEWHERE else f"; did you mean {hint!r}?"
-        raise MarkerError(
-            f"fits_vram has no keyword {key!r}{says if hint else ''}"
-            + ("" if hint else f"; it takes {', '.join(KEYWORDS)}")
-        )
+    if key not in KEYWORDS:
+        raise MarkerError(f"fits_vram has no keyword {values.shown(key)}; {_hint(key)}")
     keyword = KEYWORDS[key]
     try:
         read = keyword.read(value)
@@ -230,6 +261,13 @@ def read_keyword(key: str, value: object) -> Any:
         raise MarkerError(f"fits_vram: {key}={values.shown(value)} must be {error}") from None
     if not keyword.built(read):
         raise NotYetError(
-            f"fits_vram: {key}={values.shown(value)} asks for {keyword.part}, which is not built yet"
+            f"fits_vram: {key}={values.shown(value)} asks for {keyword.part}: not built yet"
         )
     return read
+
+
+def _hint(key: str) -> str:
+    if key in _ELSEWHERE:
+        return f"here it is {_ELSEWHERE[key]}"
+    near = values.nearest(key, list(KEYWORDS), cutoff=0.6)
+    return f"did you mean {near!r}?" if near else f"it takes {', '.join(KEYWORDS)}"

@@ -31,7 +31,7 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     merged: dict[str, Any] = {}
     for layer in layers:
         values = _read_layer(layer)
-        if any(source in values for source in _SOURCES):
+        if any(values.get(source) is not None for source in _SOURCES):
             merged = {key: value for key, value in merged.items() if key not in _SOURCES}
         merged.update(values)
     if "model" not in merged:
@@ -59,8 +59,8 @@ def _read_layer(layer: Mapping[str, object]) -> dict[str, Any]:
         for key in keys:
             if key in values and method is not None and method not in methods:
                 raise MarkerError(
-                    f"fits_vram: {key}={layer[key]!r} has no meaning with method={method!r}, only "
-                    f"with {either(methods)}"
+                    f"fits_vram: {key}={shown(layer[key])} has no meaning with method={method!r}, "
+                    f"only with {either(methods)}"
                 )
     return values
 
@@ -85,9 +85,12 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
     seq = merged.get("seq", 512)
     try:
         name, config = architecture.resolve(merged["model"], rootdir=rootdir)
-        longest = catalog.longest_sequence(config)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise MarkerError(f"fits_vram: model={shown(merged['model'])} {error}") from None
+    try:
+        longest = catalog.longest_sequence(config)
+    except TypeError as error:
+        raise MarkerError(f"fits_vram: model={shown(merged['model'])}: {error}") from None
     if longest is not None and seq > longest:
         raise MarkerError(
             f"fits_vram: seq={seq} must be at most {longest:,}, the learned positions of {name}"

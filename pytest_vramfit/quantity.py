@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
@@ -26,7 +27,8 @@ def parse_size(text: object) -> int:
     number, unit = _number_and_unit(text, "a size such as '16303MiB' or '15.9GiB'")
     if unit not in _BINARY:
         binary = unit.upper().removesuffix("B").removesuffix("I").capitalize() + "iB"
-        hint = f"; write '{number:g}{binary}' for powers of 1024" if binary in _BINARY else ""
+        written = str(text).strip().removesuffix(unit).rstrip()
+        hint = f"; write '{written}{binary}' for powers of 1024" if binary in _BINARY else ""
         raise ValueError(f"a size in {', '.join(_BINARY)}{hint}")
     return _positive(round(number * _BINARY[unit]), "a size above zero")
 
@@ -53,24 +55,28 @@ class Headroom:
         if unit == "%":
             if number >= _WHOLE_PERCENT:
                 raise ValueError("a share below 100%")
-            return cls(share=number / _WHOLE_PERCENT)
-        return cls(size_bytes=parse_size(text))
+            return cls(share=float(number / _WHOLE_PERCENT))
+        try:
+            return cls(size_bytes=parse_size(text))
+        except ValueError as error:
+            raise ValueError(f"a share such as '10%' or {error}") from None
 
     def of(self, usable_bytes: int) -> int:
         """The bytes that must stay free of ``usable_bytes``."""
-        return self.size_bytes + math.ceil(self.share * usable_bytes)
+        # the share as written: 0.07 * 100 is 7.000000000000001 in binary
+        return self.size_bytes + math.ceil(Fraction(str(self.share)) * usable_bytes)
 
 
 NO_HEADROOM = Headroom()
 
 
-def _number_and_unit(text: object, wanted: str) -> tuple[float, str]:
+def _number_and_unit(text: object, wanted: str) -> tuple[Fraction, str]:
     match = (
         _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) and len(text) < _LONGEST else None
     )
     if match is None:
         raise ValueError(wanted)
-    return float(match[1]), match[2]
+    return Fraction(match[1]), match[2]
 
 
 def _positive(value: int, wanted: str) -> int:

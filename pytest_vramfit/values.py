@@ -9,6 +9,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ Read = Callable[[object], Any]
 _LONGEST_SHOWN = 80
 
 
+def same(value: object, one: object) -> bool:
+    """Equal and of the same type: True is not 1, and an array is not asked whether it is equal."""
+    return type(value) is type(one) and value == one
+
+
 def choice(*accepted: object) -> Read:
     """One of these, of the same type: True is not 1."""
 
     def read(value: object) -> object:
         for one in accepted:
-            if type(value) is type(one) and value == one:
+            if same(value, one):
                 return one
         near = nearest(value, [one for one in accepted if isinstance(one, str)])
         hint = f" (did you mean {near!r}?)" if near else ""
@@ -33,14 +39,16 @@ def choice(*accepted: object) -> Read:
 
 
 def integer(least: int, most: int) -> Read:
-    """An integer between both, not a bool."""
+    """An integer between both, not a bool; also another library's, by its ``__index__``."""
+    words = f"an integer from {least:,} to {most:,}"
 
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ValueError(f"an integer from {least:,} to {most:,}")
-        number = operator.index(value)
-        if not least <= number <= most:
-            raise ValueError(f"an integer from {least:,} to {most:,}")
+    def read(value: Any) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:  # also of an array of several integers, which does have an __index__
+            raise ValueError(words) from None
+        if isinstance(value, bool) or not least <= number <= most:
+            raise ValueError(words)
         return number
 
     return read
@@ -52,7 +60,7 @@ def number(words: str, holds: Callable[[float], bool], *, none: bool = False) ->
     def read(value: object) -> float | None:
         if value is None and none:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ValueError(words)
         try:
             number = float(value)
@@ -100,9 +108,11 @@ def optional(read: Read) -> Read:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: its repr, cut where it is long, whatever the repr does."""
+    """A value as an error shows it: its repr on one line, cut where it is long, whatever the repr
+    does.
+    """
     try:
-        text = repr(value)
+        text = " ".join(repr(value).splitlines())
     except Exception as error:  # noqa: BLE001 (a user's own object may fail to show itself)
         text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
@@ -114,8 +124,8 @@ def either(accepted: Sequence[object]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def nearest(value: object, accepted: Sequence[str]) -> str | None:
-    """The accepted name spelled most like ``value``, if one is close."""
+def nearest(value: object, accepted: Sequence[str], *, cutoff: float = 0.5) -> str | None:
+    """The accepted name spelled most like ``value``, if one is close (1.0: the same)."""
     if not isinstance(value, str) or len(value) > _LONGEST_SHOWN:
         return None
-    return next(iter(difflib.get_close_matches(value.lower(), accepted, n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(value.lower(), accepted, n=1, cutoff=cutoff)), None)

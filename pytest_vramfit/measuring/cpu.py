@@ -15,7 +15,7 @@ from pytest_vramfit.measuring import host
 from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.spec import Schedule, TrainSpec
-from pytest_vramfit.training.model import DTYPES, prime
+from pytest_vramfit.training.model import DTYPES, forget_tables
 
 MOST_SECONDS = 120
 """A case that would take longer is not for the CPU."""
@@ -34,7 +34,6 @@ class CpuBench:
             reserved_bytes=0,
             held_bytes=0,
         )
-        prime(self.torch_device)
         self._recorder = Recorder("cpu")
 
     def begin(self, capacity_bytes: int | None) -> None:
@@ -107,6 +106,7 @@ class CpuBench:
 
     def end(self) -> bool:
         """Leave the recorder; whether every storage is gone."""
+        forget_tables()
         self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         gc.collect()
         return self._recorder.live_bytes == 0

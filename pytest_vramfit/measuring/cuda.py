@@ -11,7 +11,7 @@ from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.measuring import nvml
 from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.spec import Schedule, TrainSpec
-from pytest_vramfit.training.model import prime
+from pytest_vramfit.training.model import forget_tables
 
 
 class CudaBench:
@@ -37,8 +37,7 @@ class CudaBench:
         self._refused: tuple[int, int] | None = None
         self._retries_before = 0
         self._peak_reserved = 0
-        prime(self.torch_device)
-        self._empty_bytes = self._free()
+        torch.zeros(1, device=self.torch_device)
         torch._C._cuda_attach_out_of_memory_observer(self._observe)  # type: ignore[attr-defined]
 
     def begin(self, capacity_bytes: int | None) -> None:
@@ -109,15 +108,14 @@ class CudaBench:
         )
 
     def end(self) -> bool:
-        """Free everything; clean when no more is left than before the first case."""
-        return self._free() == self._empty_bytes
-
-    def _free(self) -> int:
-        """The bytes still allocated when all that can be freed is, cuBLAS workspaces included."""
+        """Free everything, cuBLAS workspaces and bitsandbytes' tables included; clean when no
+        segment is left, so that the next case finds the allocator as in a fresh process.
+        """
+        forget_tables()
         gc.collect()
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
-        return torch.cuda.memory_allocated()
+        return torch.cuda.memory_reserved() == 0
 
     def _reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()

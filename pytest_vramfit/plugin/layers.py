@@ -19,6 +19,26 @@ def is_case(item: pytest.Item) -> bool:
     return item.get_closest_marker(MARKER) is not None or FIXTURE in _parameters(item)
 
 
+def is_parametrized(function: pytest.Item) -> bool:
+    """Whether a test function is parametrized over the fixture."""
+    for mark in function.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames")
+        listed = names.split(",") if isinstance(names, str) else names
+        if isinstance(listed, list | tuple) and FIXTURE in {str(name).strip() for name in listed}:
+            return True
+    return False
+
+
+def add_fixture(item: pytest.Item) -> None:
+    """Have the item request the fixture, if it does not.
+
+    Its own list of names: pytest shares one among all parameters of a function.
+    """
+    names = getattr(item, "fixturenames", None)
+    if names is not None and FIXTURE not in names:
+        vars(item)["fixturenames"] = [*names, FIXTURE]
+
+
 def of(item: pytest.Item) -> list[Mapping[str, object]]:
     """The layers from the outermost to the innermost, for `marker.read_claim`.
 
@@ -38,10 +58,10 @@ def of(item: pytest.Item) -> list[Mapping[str, object]]:
 
 
 def parameter_id(value: object) -> str | None:
-    """``seq=512,rank=8`` for a parameter of the fixture."""
+    """``seq=512,rank=8`` for a parameter of the fixture; None leaves the id to pytest."""
     if not isinstance(value, Mapping):
         return None
-    return ",".join(f"{key}={_brief(one)}" for key, one in value.items())
+    return ",".join(f"{_brief(key)}={_brief(one)}" for key, one in value.items()) or None
 
 
 def _brief(value: object) -> str:
@@ -62,10 +82,12 @@ def _marks(node: Any) -> Iterator[pytest.Mark]:
                 f"fits_vram stands {len(marks)} times on {node.name}; write one marker with all "
                 "keywords"
             )
-    if isinstance(node, pytest.Class):
-        yield from (mark for marks in written for mark in marks)
-    else:
-        yield from (mark for mark in node.own_markers if mark.name == MARKER)
+    own = [mark for mark in node.own_markers if mark.name == MARKER]
+    if isinstance(node, pytest.Class):  # whose own markers start with the derived class's
+        inherited = [mark for marks in written for mark in marks]
+        added = [mark for mark in own if not any(mark is one for one in inherited)]
+        own = [*inherited, *added]
+    yield from own
 
 
 def _written(node: Any) -> list[list[pytest.Mark]]:

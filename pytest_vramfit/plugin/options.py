@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from pytest_vramfit.measurement import Engine
 
 _ENGINES = ("gpu", "cpu", "estimate", "auto", "off")
 _NOT_BUILT_ENGINES = ("estimate", "auto")
+_GPU = "--gpu"
 
 _TWINS = {
     "card": ("CARD", "default for the marker's card: a size such as 16303MiB (cpu engine)"),
@@ -32,16 +34,25 @@ class Settings:
 
     engine: Engine | None
     """None: marked tests are skipped."""
-    run_option: str
+    gpu_option: str
     """The option that runs marked tests on the GPU, for messages."""
     card: str | None
+    card_option: str
+    """The command line's part in ``card``, to repeat it."""
     json: Path | None
     isolate: bool
 
     @property
+    def gpu_command(self) -> str:
+        """How pytest is called for the GPU."""
+        return f"pytest {self.gpu_option}"
+
+    @property
     def command(self) -> str:
-        """How pytest is called for this engine."""
-        return f"pytest {self.run_option if self.engine == 'gpu' else f'--vramfit={self.engine}'}"
+        """How pytest was called, as far as it matters for a verdict."""
+        if self.engine == "gpu":
+            return self.gpu_command
+        return f"pytest --vramfit={self.engine}{self.card_option}"
 
 
 def add(parser: pytest.Parser) -> None:
@@ -79,32 +90,41 @@ def add(parser: pytest.Parser) -> None:
     )
 
 
-def add_gpu(parser: pytest.Parser) -> None:
-    """Register ``--gpu``, unless a conftest or another plugin has its own."""
+def take_gpu(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Take ``--gpu`` out of the arguments, unless a conftest or another plugin has its own.
+
+    It is registered for ``--help`` only: a conftest in a sub-folder, found during collection, may
+    still add its own, and pytest would refuse that.
+    """
     try:
-        parser.getgroup("vramfit").addoption(
-            "--gpu",
-            action="store_true",
-            dest="vramfit_gpu",
-            default=False,
-            help="short for --vramfit=gpu",
-        )
-    except (ValueError, argparse.ArgumentError):  # before and since pytest 9.2
+        free = _GPU in parser.parse_known_and_unknown_args([_GPU, *args])[1]
+    except pytest.UsageError:  # it is somebody's and takes a value, or pytest is about to say more
         return
+    if not free:
+        return
+    # xdist's workers have the option from their controller
+    config.option.vramfit_gpu = getattr(config.option, "vramfit_gpu", False) or _GPU in args
+    args[:] = [one for one in args if one != _GPU]
+    if {"-h", "--help"} & {*args}:
+        group = parser.getgroup("vramfit")
+        group.addoption(_GPU, action="store_true", help="short for --vramfit=gpu")
 
 
 def read(config: pytest.Config) -> Settings:
     """The settings of this run. Raises pytest.UsageError."""
     for name in _NOT_BUILT:
-        if _value(config, name):
-            raise pytest.UsageError(f"--vramfit-{name.replace('_', '-')} is not built yet")
+        value, source = _given(config, name)
+        if value:
+            raise pytest.UsageError(f"{source} is not built yet")
     engine = _engine(config)
+    card, card_option = _card(config, engine)
     return Settings(
         engine=engine,
-        run_option="--gpu" if hasattr(config.option, "vramfit_gpu") else "--vramfit=gpu",
-        card=_card(config, engine),
+        gpu_option=_GPU if hasattr(config.option, "vramfit_gpu") else "--vramfit=gpu",
+        card=card,
+        card_option=card_option,
         json=_json_path(config),
-        isolate=bool(_value(config, "isolate")),
+        isolate=bool(_given(config, "isolate")[0]),
     )
 
 
@@ -126,46 +146,52 @@ def _engine(config: pytest.Config) -> Engine | None:
     return "cpu" if engine == "cpu" else None
 
 
-def _card(config: pytest.Config, engine: Engine | None) -> str | None:
-    card = str(_value(config, "card") or "") or None
-    if card is None:
-        return None
+def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str]:
+    """The default card, and the command line's part in it."""
+    card, source = _given(config, "card")
+    if not card:
+        return None, ""
     try:
         card_bytes(card)
     except MarkerError as error:
-        raise pytest.UsageError(f"--vramfit-card: {error}") from None
+        raise pytest.UsageError(f"{source}: {error}") from None
     except ValueError as error:
-        raise pytest.UsageError(f"--vramfit-card={card} must be {error}") from None
+        raise pytest.UsageError(f"{source}={card} must be {error}") from None
     if engine == "gpu":
         raise pytest.UsageError(
-            "--vramfit-card with --gpu asks for the emulation of a card, which is not built yet; "
+            f"{source} with --gpu asks for the emulation of a card, which is not built yet; "
             "without it the device's own memory is judged by"
         )
-    return card
+    return card, f" {source}={card}" if source.startswith("-") else ""
 
 
-def _value(config: pytest.Config, name: str) -> str | bool | None:
-    """The option, or its ini twin where there is one."""
-    value: str | bool | None = config.getoption(f"vramfit_{name}")
+def _given(config: pytest.Config, name: str) -> tuple[Any, str]:
+    """The value of an option, or of its ini twin, and what it is called there."""
+    value = config.getoption(f"vramfit_{name}")
     if value is None and (name in _TWINS or name == "isolate"):
-        twin: str | bool = config.getini(f"vramfit_{name}")
-        return twin
-    return value
+        return config.getini(f"vramfit_{name}"), f"vramfit_{name}"
+    return value, f"--vramfit-{name.replace('_', '-')}"
 
 
 def _json_path(config: pytest.Config) -> Path | None:
     """Where the results go: relative to where pytest was called, in the ini file to the rootdir."""
-    given = config.getoption("vramfit_json")
-    if given is None:
-        twin = str(config.getini("vramfit_json") or "")
-        path = config.rootpath / twin if twin else None
-    else:
-        path = config.invocation_params.dir / given
-    if path is not None and path.is_dir():
-        raise pytest.UsageError(f"--vramfit-json={path} is a folder, not a file")
+    given, source = _given(config, "json")
+    if given is None or (given == "" and not source.startswith("-")):
+        return None
+    base = config.invocation_params.dir if source.startswith("-") else config.rootpath
+    path: Path = base / given
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return path
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"{source}={given} cannot be written: {error}") from None
+    if not is_file:
+        raise pytest.UsageError(f"{source}={given} is a folder or a device, not a file")
     return path
 
 
 def _several_xdist_workers(config: pytest.Config) -> bool:
-    number = getattr(config.option, "numprocesses", None)
-    return number not in {None, 0, 1} and not hasattr(config, "workerinput")
+    if hasattr(config, "workerinput") or getattr(config.option, "dist", "no") == "no":
+        return False
+    return len(config.option.tx) > 1 or any("*" in one for one in config.option.tx)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 
 from pytest_vramfit.measuring.protocol import Progress
 
-_WIDTH = 40
-
 
 class ProgressLine:
-    """A line that overwrites itself and is gone when the case is done; only on a terminal."""
+    """Words behind what pytest wrote, gone when the case is done; only on a terminal."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._capture = config.pluginmanager.getplugin("capturemanager")
         reporter = config.pluginmanager.getplugin("terminalreporter")
-        self._reporter = reporter if reporter is not None and reporter.isatty else None
+        self._shown = reporter is not None and reporter.isatty and reporter.hasmarkup
+        self._capture = config.pluginmanager.getplugin("capturemanager")
 
     def show(self, progress: Progress) -> None:
         """Say which stage the case is in."""
@@ -29,13 +28,15 @@ class ProgressLine:
         self._write("")
 
     def _write(self, text: str) -> None:
-        if self._reporter is None:
+        if not self._shown:
             return
         suspended = (
             self._capture.global_and_fixture_disabled()
             if self._capture is not None
             else contextlib.nullcontext()
         )
-        # save the cursor, write over what was there, and go back to where pytest left it
         with suspended:
-            self._reporter.write(f"\x1b7{text:<{_WIDTH}}\x1b8", flush=True)
+            # save the cursor, do not wrap at the margin, write, clear the rest, and back; not by
+            # pytest's own writer, which would take the words for a part of its line
+            sys.stdout.write(f"\x1b7\x1b[?7l{text}\x1b[K\x1b[?7h\x1b8")
+            sys.stdout.flush()

@@ -32,7 +32,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def seconds(nanoseconds: int) -> str:
-    """``0.31 s``: for a list of shares of one duration."""
+    """``0.3``: for a list of shares of one duration, with the unit before it."""
     return f"{nanoseconds / _SECOND:.1f}"
 
 

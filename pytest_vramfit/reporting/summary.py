@@ -11,7 +11,7 @@ from pytest_vramfit.reporting.results import Row
 _COLUMNS = ("outcome", "peak", "of card", "step", "tokens/s")
 
 
-def lines(rows: Sequence[Row], *, command: str) -> Iterator[str]:
+def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu") -> Iterator[str]:
     """The summary of all rows; ``command`` is what the user ran, up to the paths."""
     measured = [row for row in rows if row["memory"] or row["outcome"] == "oom"]
     yield from _table(rows)
@@ -22,20 +22,24 @@ def lines(rows: Sequence[Row], *, command: str) -> Iterator[str]:
                 unchecked.setdefault(check["says"], Counter())[check["name"]] += 1
     for reason, names in unchecked.items():
         total = sum(names.values())
-        yield f"{total} checks unchecked ({reason}): {', '.join(names)}"
-    unsupported = [row for row in rows if row["outcome"] == "unsupported"]
-    for row in unsupported:
-        yield f"unsupported: {row['nodeid']}: {row['says']}"
+        checks = "check" if total == 1 else "checks"
+        yield f"{total} {checks} unchecked ({reason}): {', '.join(names)}"
+    unsupported: dict[str, list[str]] = {}
+    for row in rows:
+        if row["outcome"] == "unsupported":
+            unsupported.setdefault(row["says"], []).append(row["nodeid"])
+    for reason, nodeids in unsupported.items():
+        yield f"{len(nodeids)} unsupported ({reason}): {', '.join(nodeids)}"
     yield from _time(measured)
-    yield from _next(rows, command)
+    yield from _next(rows, command, gpu_command)
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    cells = [(row["nodeid"], *_cells(row)) for row in rows]
-    width = max(len(one[0]) for one in cells)
-    yield f"{'case':<{width}}  " + "  ".join(f"{name:>9}" for name in _COLUMNS)
-    for nodeid, *values in cells:
-        yield f"{nodeid:<{width}}  " + "  ".join(f"{value:>9}" for value in values)
+    table = [("case", *_COLUMNS), *((row["nodeid"], *_cells(row)) for row in rows)]
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    for nodeid, *cells in table:
+        right = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        yield "  ".join([f"{nodeid:<{first}}", *right])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -63,13 +67,14 @@ def _time(measured: Sequence[Row]) -> Iterator[str]:
         yield f"time in s: {spent}"
 
 
-def _next(rows: Sequence[Row], command: str) -> Iterator[str]:
+def _next(rows: Sequence[Row], command: str, gpu_command: str) -> Iterator[str]:
     failed = [row["nodeid"] for row in rows if row.get("judged") and row["outcome"] != "fits"]
-    unsupported = [row["nodeid"] for row in rows if row["outcome"] == "unsupported"]
+    elsewhere = [row for row in rows if row["outcome"] == "unsupported" and row["engine"] != "gpu"]
     if failed:
         yield f"again: {command} {_quoted(failed[0])}"
-    if unsupported:
-        yield f"on a GPU machine: pytest --gpu {_quoted(unsupported[0].partition('::')[0])}"
+    if elsewhere:
+        file = elsewhere[0]["nodeid"].partition("::")[0]
+        yield f"on a GPU machine: {gpu_command} {_quoted(file)}"
 
 
 def _quoted(nodeid: str) -> str:

@@ -12,11 +12,13 @@ _ADAPTED = ("lora", "qlora")
 _FINDINGS = {
     "did_not_run": "the step did not get through",
     "not_built": "not built yet",
+    "ran_with_less": "it also ran with {headroom} less to have: the rest was cache",
+    "oom_with_less": "out of memory in a second run, which had {headroom} less to have",
     "one_step": "one timed step cannot show growth",
     "grew": "{all} bytes grew from the first timed step to the last",
     "loss_not_finite": "the loss is not finite",
     "steps_skipped": "the gradient scaler skipped {0} steps and applied none of the timed ones",
-    "other_batches": "other batches reached the model: {all}",
+    "other_batches": "a step got {others} instead of {0}",
     "adapters_missing": "{0} modules have the asked adapter instead of {1}",
     "nothing_trainable": "nothing is trainable",
     "wrongly_trainable": "wrongly trainable or frozen: {some}",
@@ -26,28 +28,42 @@ _FINDINGS = {
     "unmoved": "did not move: {some}",
     "base_changed": "the frozen base changed: {some}",
     "elsewhere": "tensors on {all}",
-    "trainable_dtype": "trained in {1} instead of {0}",
-    "base_dtype": "the base is in {1} instead of {0}",
+    "trainable_dtype": "trained in {others} instead of {0}",
+    "base_dtype": "the base is in {others} instead of {0}",
     "not_upcast": "norms, embeddings and head are not in fp32, though kbit_upcast was asked",
     "not_quantised": "{0} of {1} matrix elements are not in the asked 4-bit format",
 }
-"""A sentence for each finding of the verdict: {0}, {1} its names, {some} the first, {all} all."""
+"""A sentence for each finding of the verdict: {0}, {1} its names, {others} all but the first,
+{some} the first and how many more, {all} all."""
 
 
 def config(spec: TrainSpec) -> str:
     """``Qwen2.5-7B, QLoRA rank 16, seq 512, batch 1``, and what else is not a default."""
     method = _METHODS[spec.method]
     words = [spec.model, f"{method} rank {spec.rank}" if spec.method in _ADAPTED else method]
-    words += [f"seq {spec.seq}", f"batch {spec.batch}"]
-    if spec.accumulation > 1:
-        words.append(f"accumulation {spec.accumulation}")
-    if spec.precision != "bf16":
-        words.append(spec.precision)
-    if spec.optimizer != "adamw":
-        words.append(spec.optimizer)
-    if spec.checkpointing:
-        words.append("checkpointing")
+    words += [f"seq {spec.seq}", f"batch {spec.batch}", *_unusual(spec)]
     return ", ".join(words)
+
+
+def _unusual(spec: TrainSpec) -> list[str]:
+    """What is not as the marker's defaults would have it."""
+    auto = "fp32" if spec.method == "full" else spec.precision
+    targets = spec.targets if isinstance(spec.targets, str) else "+".join(spec.targets or ())
+    words = {
+        f"accumulation {spec.accumulation}": spec.accumulation > 1,
+        spec.precision: spec.precision != "bf16",
+        f"base in {spec.dtype}": spec.dtype != auto,
+        "no autocast": not spec.autocast and spec.precision != "fp32",
+        spec.optimizer: spec.optimizer != "adamw",
+        f"max_grad_norm {spec.max_grad_norm}": spec.max_grad_norm != 1.0,
+        "checkpointing": spec.checkpointing,
+        f"alpha {spec.alpha}": spec.rank is not None and spec.alpha != 2 * spec.rank,
+        f"dropout {spec.dropout}": spec.dropout not in {None, 0.05},
+        f"targets {targets}": spec.targets not in {None, "all-linear"},
+        "no double_quant": spec.double_quant is False,
+        "no kbit_upcast": spec.kbit_upcast is False,
+    }
+    return [word for word, holds in words.items() if holds]
 
 
 def title(case: Case) -> str:
@@ -106,11 +122,15 @@ def _peak(value: int, limit: int, case: Case) -> str:
 def _finding(finding: Finding, case: Case) -> str:
     if finding.kind == "out_of_memory":
         return _out_of_memory(case)
-    if finding.kind == "tried_with_less":
-        headroom = case.claim.limits.headroom.of(case.card.usable_bytes)
-        return f"tried again with {figures.size(headroom)} less to have"
+    headroom = figures.size(case.claim.limits.headroom.of(case.card.usable_bytes))
     names = finding.names
-    return _FINDINGS[finding.kind].format(*names, some=_some(names), all=" and ".join(names))
+    return _FINDINGS[finding.kind].format(
+        *names,
+        some=_some(names),
+        all=" and ".join(names),
+        others=" and ".join(names[1:]) or "nothing",
+        headroom=headroom,
+    )
 
 
 def _out_of_memory(case: Case) -> str:

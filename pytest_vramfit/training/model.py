@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 
+import bitsandbytes.functional
 import torch
 from bitsandbytes.nn import Params4bit
 from torch import nn
@@ -18,8 +19,7 @@ from transformers import (
     BitsAndBytesConfig,
     PreTrainedModel,
 )
-from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-from transformers.quantizers.base import get_keys_to_not_convert
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from pytest_vramfit.spec import TrainSpec
 
@@ -54,26 +54,25 @@ def outline(spec: TrainSpec) -> PreTrainedModel:
     except Exception as error:
         raise UnbuildableError(f"model: {_first_line(error)}") from error
     if spec.method == "qlora":
-        quantisation = BitsAndBytesConfig(
+        _lay_out_in_4bit(model, spec)
+    model.tie_weights()
+    return model
+
+
+def _lay_out_in_4bit(model: PreTrainedModel, spec: TrainSpec) -> None:
+    """What ``from_pretrained(quantization_config=...)`` does around the loading of weights."""
+    quantiser = AutoHfQuantizer.from_config(
+        BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type=spec.quant,
             bnb_4bit_use_double_quant=spec.double_quant,
             bnb_4bit_compute_dtype=DTYPES[spec.precision],
-        )
-        replace_with_bnb_linear(
-            model,
-            modules_to_not_convert=get_keys_to_not_convert(model),
-            quantization_config=quantisation,
-        )
-        # what from_pretrained(quantization_config=...) leaves on the model; PEFT asks for it
-        for name, value in (
-            ("is_loaded_in_4bit", True),
-            ("is_quantized", True),
-            ("quantization_method", quantisation.quant_method),
-        ):
-            setattr(model, name, value)
-    model.tie_weights()
-    return model
+        ),
+        pre_quantized=False,
+    )
+    quantiser.preprocess_model(model, device_map=None)
+    quantiser.postprocess_model(model)
+    model.hf_quantizer = quantiser
 
 
 def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -> None:
@@ -107,11 +106,11 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
         raise UnbuildableError(f"model: {left[0]} got no bytes, so its class cannot be built here")
 
 
-def prime(device: torch.device) -> None:
-    """Have bitsandbytes make its table of double quantisation, which it keeps for the life of the
-    process, so that the first case of a process finds what the later ones find.
+def forget_tables() -> None:
+    """Drop bitsandbytes' tables of double quantisation, which it would keep on the device for the
+    life of the process, so that every case makes its own.
     """
-    Params4bit(torch.zeros(64, device=device), compress_statistics=True).to(device)
+    bitsandbytes.functional.name2qmap.clear()
 
 
 def _quantise(weight: nn.Parameter, outline: Params4bit) -> nn.Parameter:

@@ -76,7 +76,8 @@ def judge(
 def _room(claim: Claim, measurement: Measurement, memory: Memory) -> int:
     """The bytes the allocator may have when headroom and everything beside it stay untouched."""
     usable = card_of(claim, measurement).usable_bytes
-    return usable - claim.limits.headroom.of(usable) - (memory.outside_allocator_bytes or 0)
+    beside = memory.outside_allocator_bytes or 0
+    return max(0, usable - claim.limits.headroom.of(usable) - beside)
 
 
 def _has_headroom(claim: Claim) -> bool:
@@ -121,13 +122,14 @@ def _headroom(
     if capped is None:
         yield _check("headroom", memory.peak_allocated_bytes, room, "bytes")
     else:
+        ran = capped.oom is None
         yield Check(
             name="headroom",
-            status="pass" if capped.oom is None else "fail",
+            status="pass" if ran else "fail",
             value=memory.peak_reserved_bytes,
             limit=room,
             unit="bytes",
-            findings=(Finding(kind="tried_with_less"),),
+            findings=(Finding(kind="ran_with_less" if ran else "oom_with_less"),),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pytest_vramfit.measurement import Engine, Evidence
@@ -32,8 +33,10 @@ def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Fi
         yield Finding(kind="loss_not_finite")
     if evidence.applied_steps <= claim.schedule.warmup:
         yield Finding(kind="steps_skipped", names=(str(evidence.skipped_steps),))
-    if evidence.batches != ((spec.batch, spec.seq),) * spec.accumulation:
-        yield Finding(kind="other_batches", names=tuple(str(one) for one in evidence.batches[:3]))
+    asked: Counter[tuple[int, ...]] = Counter({(spec.batch, spec.seq): spec.accumulation})
+    seen = Counter(evidence.batches)
+    if seen != asked:
+        yield Finding(kind="other_batches", names=(*_batches(asked), *_batches(seen)))
     if evidence.adapters != evidence.adapters_expected:
         yield Finding(
             kind="adapters_missing",
@@ -59,7 +62,11 @@ def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Fi
         yield Finding(kind="elsewhere", names=elsewhere)
     quantised, matrices = evidence.quantised_elements, evidence.matrix_elements
     if quantised < (_QUANTISED_SHARE * matrices if spec.method == "qlora" else 0):
-        yield Finding(kind="not_quantised", names=(str(matrices - quantised), str(matrices)))
+        yield Finding(kind="not_quantised", names=(f"{matrices - quantised:,}", f"{matrices:,}"))
+
+
+def _batches(shapes: Counter[tuple[int, ...]]) -> list[str]:
+    return [f"{times} x {shape}" for shape, times in shapes.items()]
 
 
 _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

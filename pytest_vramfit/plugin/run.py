@@ -1,0 +1,229 @@
+"""One pytest run: measures in set-up, judges around the call, reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_vramfit.plugin import layers
+from pytest_vramfit.plugin.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_vramfit.gate import Gate
+    from pytest_vramfit.plugin.fixture import Vramfit
+    from pytest_vramfit.reporting.results import Row
+    from pytest_vramfit.spec import Claim
+    from pytest_vramfit.verdict import Case
+
+
+class CouldNotMeasureError(pytest.fail.Exception):  # type: ignore[name-defined,misc]
+    """Not a verdict: stays an ERROR, also under ``xfail`` and in the body of a test."""
+
+    __module__ = "builtins"  # as pytest does, so that its one-line summary shows the message
+
+    def __init__(self, says: str) -> None:
+        super().__init__(says, pytrace=False)
+
+
+_claim = pytest.StashKey["Claim"]()
+_case = pytest.StashKey["Case"]()
+_rows = pytest.StashKey["list[Row]"]()
+
+
+class Run:
+    """The run's settings, its gate, its rows, and pytest's hooks that need them."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self._gate: Gate | None = None
+        self._setup_plan: bool = config.getoption("setupplan", default=False)
+        self._collected: dict[str, list[Row]] = {}
+        """The rows of each test by its nodeid."""
+
+    def pytest_report_header(self) -> str | None:
+        """Say what will be measured on."""
+        if self._settings.engine is None:
+            return None
+        from pytest_vramfit.reporting import header
+
+        return header.line(self._settings.engine, self._settings.card)
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Start the worker while the rest is collected."""
+        if self._config.option.collectonly or self._setup_plan:
+            return
+        if layers.is_case(item) or layers.FIXTURE in getattr(item, "fixturenames", ()):
+            self._ensure_gate()
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Give a marked test the fixture, read its marker; skip where no engine was asked for."""
+        if not layers.is_case(item):
+            return
+        layers.add_fixture(item)
+        if self._setup_plan:
+            return
+        item.stash[_claim] = self._read(item, {})
+        self._skip_without_engine()
+
+    def ensure_measured(self, item: pytest.Item) -> None:
+        """Raise where all fixtures of a marked test are there but none of them was ours."""
+        if _claim in item.stash and _case not in item.stash:
+            raise CouldNotMeasureError(
+                f"fits_vram: the fixture {layers.FIXTURE!r} was replaced, so nothing was measured; "
+                "parametrize it with indirect=True, and give no other fixture this name"
+            )
+
+    def fixture(self, item: pytest.Item) -> Vramfit:
+        """Measure the item's case, if it has one."""
+        from pytest_vramfit.plugin.fixture import Vramfit
+
+        self._skip_without_engine()
+        case = None
+        if _claim in item.stash:
+            case = self._measure(item, item.stash[_claim], judged=True)
+            item.stash[_case] = case
+
+        def measure(keywords: dict[str, Any]) -> Case:
+            return self._measure(item, self._read(item, keywords), judged=False)
+
+        return Vramfit(case, measure)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Raise the verdict, before the test's own body."""
+        case = item.stash.get(_case, None)
+        if case is not None and case.outcome != "fits":
+            from pytest_vramfit.reporting import failure
+
+            pytest.fail(failure.text(case), pytrace=False)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep errors errors; pass the rows on, to xdist's controller too."""
+        report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, CouldNotMeasureError):
+            report.outcome = "failed"
+            vars(report).pop("wasxfail", None)
+            vars(report)["vramfit_could_not_measure"] = True
+        if rows := item.stash.get(_rows, []):
+            # as text: xdist refuses subclasses of str and int, and a model's config may hold some
+            vars(report)["vramfit_rows"] = json.dumps(rows)
+            rows.clear()
+        return report
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """An ERROR also where ``vramfit.measure`` could not measure in the body of a test."""
+        could_not = report.when == "call" and hasattr(report, "vramfit_could_not_measure")
+        return ("error", "E", "ERROR") if could_not else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the rows of this process or of xdist's workers."""
+        if report.when == "setup":
+            self._collected.pop(report.nodeid, None)  # it is run again: this time counts
+        if text := getattr(report, "vramfit_rows", None):
+            self._collected.setdefault(report.nodeid, []).extend(json.loads(text))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the summary."""
+        rows = [
+            {**row, "nodeid": self._config.cwd_relative_nodeid(row["nodeid"])} for row in self._rows
+        ]
+        if rows:
+            from pytest_vramfit.reporting import summary
+
+            settings = self._settings
+            terminalreporter.write_sep("=", "vramfit")
+            lines = summary.lines(rows, command=settings.command, gpu_command=settings.gpu_command)
+            for line in lines:
+                terminalreporter.write_line(line)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """End the worker, write the results."""
+        self.pytest_unconfigure()
+        path = self._settings.json
+        if path is None or self._settings.engine is None or hasattr(self._config, "workerinput"):
+            return
+        from pytest_vramfit.reporting import results
+
+        try:
+            results.write(path, self._rows)
+        except OSError as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            print(f"\n--vramfit-json={path} could not be written: {error}")  # noqa: T201
+
+    def pytest_unconfigure(self) -> None:
+        """End the worker, also where the session did not come to its end."""
+        if self._gate is not None:
+            self._gate.worker.stop()
+
+    @property
+    def _rows(self) -> list[Row]:
+        return [row for rows in self._collected.values() for row in rows]
+
+    def _ensure_gate(self) -> Gate | None:
+        engine = self._settings.engine
+        if self._gate is None and engine is not None:
+            from pytest_vramfit.gate import Gate
+            from pytest_vramfit.measuring.client import Worker
+
+            self._gate = Gate(engine=engine, worker=Worker(engine), isolate=self._settings.isolate)
+            self._gate.worker.start()
+        return self._gate
+
+    def _skip_without_engine(self) -> None:
+        if self._settings.engine is None:
+            option = self._settings.gpu_option
+            reason = f"runs with {option}, small cases also with --vramfit=cpu"
+            raise pytest.skip.Exception(reason, _use_item_location=True)
+
+    def _read(self, item: pytest.Item, keywords: Mapping[str, object]) -> Claim:
+        from pytest_vramfit.keywords import MarkerError
+        from pytest_vramfit.marker import read_claim
+
+        default = {} if self._settings.card is None else {"card": self._settings.card}
+        try:
+            claim = read_claim([default, *layers.of(item), keywords], rootdir=self._config.rootpath)
+        except MarkerError as error:
+            raise CouldNotMeasureError(str(error)) from None
+        if claim.limits.card_bytes is not None and self._settings.engine == "gpu":
+            raise CouldNotMeasureError(
+                "fits_vram: card with --gpu asks for the emulation of a card, which is not built "
+                "yet"
+            )
+        return claim
+
+    def _measure(self, item: pytest.Item, claim: Claim, *, judged: bool) -> Case:
+        from pytest_vramfit.measuring.protocol import NotMeasured
+        from pytest_vramfit.plugin.progress import ProgressLine
+        from pytest_vramfit.reporting import failure, junit, results
+
+        gate = self._ensure_gate()
+        assert gate is not None
+        progress = ProgressLine(self._config)
+        try:
+            case = gate.measure(item.nodeid, claim, progress.show)
+        except BaseException:
+            gate.worker.stop()  # or its reply would be taken for that of the next request
+            raise
+        finally:
+            progress.clear()
+        if isinstance(case, NotMeasured):
+            row = results.not_measured_row(item.nodeid, gate.engine, claim, case)
+        else:
+            row = results.row(case, judged=judged)
+        item.stash.setdefault(_rows, []).append(row)
+        if judged:
+            # not those of an earlier attempt, where the test is run again
+            others = [one for one in item.user_properties if not one[0].startswith("vramfit_")]
+            item.user_properties = [*others, *junit.properties(row)]
+        if not isinstance(case, NotMeasured):
+            return case
+        if case.outcome == "unsupported" and gate.engine != "gpu":
+            raise pytest.skip.Exception(case.says, _use_item_location=True)
+        raise CouldNotMeasureError(failure.not_measured(claim, case))

@@ -1,0 +1,71 @@
+"""A wrong option ends the run before it begins: exit status 4 and one sentence."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from inner import run
+
+CARD = "must be a size in B, KiB, MiB, GiB, TiB; write '16GiB' for powers of 1024"
+BY_NAME = (
+    "card='RTX 5070 Ti': a card by its name is not built yet; give its memory as a size, such as "
+    "'16303MiB'"
+)
+EMULATION = (
+    "with --gpu asks for the emulation of a card, which is not built yet; without it the device's "
+    "own memory is judged by"
+)
+WORKERS = "--gpu with several xdist workers is not built yet: they would share the GPU; use -n 1"
+WRONG = {
+    "--vramfit-card=16GB": f"--vramfit-card=16GB {CARD}",
+    "-o vramfit_card=16GB": f"vramfit_card=16GB {CARD}",
+    "--vramfit-card=0GiB": "--vramfit-card=0GiB must be a size above zero",
+    "--vramfit-card='RTX 5070 Ti'": f"--vramfit-card: {BY_NAME}",
+    "-o vramfit_card='RTX 5070 Ti'": f"vramfit_card: {BY_NAME}",
+    "--gpu --vramfit-card=16GiB": f"--vramfit-card {EMULATION}",
+    "--gpu -o vramfit_card=16GiB": f"vramfit_card {EMULATION}",
+    "--gpu --vramfit=cpu": "--gpu and --vramfit=cpu contradict each other",
+    "--gpu --vramfit=off": "--gpu and --vramfit=off contradict each other",
+    "--gpu -n2": WORKERS,
+    "--gpu -d --tx 2*popen": WORKERS,
+    "--vramfit=estimate": "--vramfit=estimate is not built yet; gpu, cpu and off are",
+    "--vramfit=auto": "--vramfit=auto is not built yet; gpu, cpu and off are",
+    "--vramfit-baselines=there": "--vramfit-baselines is not built yet",
+    "-o vramfit_baselines=there": "vramfit_baselines is not built yet",
+    "--vramfit-require=gpu_time": "--vramfit-require is not built yet",
+    "-o vramfit_require=gpu_time": "vramfit_require is not built yet",
+    "--vramfit-report=r.html": "--vramfit-report is not built yet",
+    "-o vramfit_report=r.html": "vramfit_report is not built yet",
+    "--vramfit-update": "--vramfit-update is not built yet",
+    "--vramfit-update-missing": "--vramfit-update-missing is not built yet",
+    "--vramfit-against=python": "--vramfit-against is not built yet",
+    "--vramfit-json=.": "--vramfit-json=. is a folder or a device, not a file",
+    "-o vramfit_json=.": "vramfit_json=. is a folder or a device, not a file",
+    "--vramfit-json=": "--vramfit-json= is a folder or a device, not a file",
+    "--vramfit-json=/dev/null": "--vramfit-json=/dev/null is a folder or a device, not a file",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_one_sentence(pytester: pytest.Pytester, options: str) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    ran = run(pytester, *shlex.split(options))
+    assert (ran.status, ran.output.strip()) == (4, f"ERROR: {WRONG[options]}")
+
+
+@pytest.mark.parametrize("value", ["CPU", "cuda", ""])
+def test_unknown_engine(pytester: pytest.Pytester, value: str) -> None:
+    """pytest's own words for a value that is none of the choices."""
+    ran = run(pytester, f"--vramfit={value}")
+    assert ran.status == pytest.ExitCode.USAGE_ERROR
+    assert (f"argument --vramfit: invalid choice: '{value}' (choose from ") in ran.output
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "test_a.py/results.json"], ids=["long", "in-a-file"])
+def test_results_file_that_cannot_be(pytester: pytest.Pytester, name: str) -> None:
+    """Said at the start, not after an hour of measuring."""
+    pytester.makepyfile(test_a="def test_a(): pass")
+    ran = run(pytester, f"--vramfit-json={name}")
+    assert ran.status == pytest.ExitCode.USAGE_ERROR
+    assert ran.output.startswith(f"ERROR: --vramfit-json={name} cannot be written: ")

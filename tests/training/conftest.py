@@ -1,0 +1,24 @@
+"""Tiny models, trained for real on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_vramfit.marker import read_claim
+from pytest_vramfit.spec import TrainSpec
+
+
+@pytest.fixture
+def spec_of() -> Callable[..., TrainSpec]:
+    """The spec of a marker for the tiny model."""
+
+    def spec_of(**keywords: object) -> TrainSpec:
+        layers = [{"model": "tiny", "seq": 16, "rank": 4}, keywords]
+        if keywords.get("method") == "full":
+            layers[0] = {"model": "tiny", "seq": 16}
+        return read_claim(layers, rootdir=Path()).spec
+
+    return spec_of

@@ -1,0 +1,218 @@
+"""A step that does not train what was asked is found out, each way by its own evidence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from no_meter import METER
+
+from pytest_vramfit.measuring.case import CaseRun
+from pytest_vramfit.measuring.cpu import CpuBench
+from pytest_vramfit.measuring.protocol import Request
+from pytest_vramfit.spec import Claim, Limits, Schedule
+from pytest_vramfit.training import adapters, model
+from pytest_vramfit.training.proof import Proof, fingerprints
+from pytest_vramfit.training.step import Step
+from pytest_vramfit.verdict.trained import trained
+
+CPU = torch.device("cpu")
+SCHEDULE = Schedule(warmup=2, steps=1)
+
+
+class Rig:
+    """A step and its proof, with places to break them."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        outline = model.outline(spec)
+        adapted = adapters.targets(outline, spec)
+        model.materialise(outline, spec, CPU)
+        self.step = Step(adapters.prepare(outline, spec), spec, CPU)
+        self.proof = Proof(self.step, spec, adapted)
+
+    def evidence(self):
+        self.step.run(METER)
+        self.proof.watched_step(METER)
+        self.step.run(METER)
+        return self.proof.evidence()
+
+    def check(self):
+        claim = Claim(spec=self.spec, limits=Limits(), schedule=SCHEDULE)
+        return trained(claim, "cpu", self.evidence())
+
+    def findings(self):
+        return {one.kind for one in self.check().findings}
+
+
+@pytest.fixture
+def rig(spec_of):
+    return lambda **keywords: Rig(spec_of(**keywords))
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"method": "qlora"},
+        {"method": "qlora", "kbit_upcast": False, "double_quant": False},
+        {"method": "qlora", "checkpointing": True, "precision": "fp16"},
+        {"method": "qlora", "targets": "qv"},
+        {"method": "lora", "targets": "attention", "autocast": False},
+        {"method": "lora", "targets": ["q_proj", "down_proj"], "precision": "fp32"},
+        {"method": "full"},
+        {"method": "full", "dtype": "bf16", "autocast": False},
+        {"method": "full", "optimizer": "sgd", "precision": "fp32", "accumulation": 3},
+        {"method": "full", "optimizer": "adamw_fused", "checkpointing": True, "batch": 2},
+    ],
+    ids=str,
+)
+def test_a_right_step_passes(keywords, rig):
+    assert rig(**keywords).check().findings == ()
+
+
+def test_a_frozen_adapter(rig):
+    broken = rig()
+    name = next(iter(broken.step.trainable))
+    broken.step.trainable[name].requires_grad_(False)
+    assert broken.findings() >= {"without_gradient", "unmoved"}
+
+
+def test_an_optimizer_that_does_nothing(rig):
+    broken = rig()
+    for group in broken.step._optimizer.param_groups:
+        group["lr"] = 0.0
+    assert broken.findings() == {"unmoved", "zero_gradient"}  # A has no gradient while B is 0
+
+
+def test_checkpointed_blocks_without_gradients(rig):
+    """The classic: frozen inputs to reentrant checkpointing leave every adapter untrained."""
+    broken = rig(checkpointing=True)
+    inner = broken.step.model
+    inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    embedding = inner.get_input_embeddings()
+    embedding._forward_hooks.clear()
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        broken.check()
+
+
+def test_a_base_that_is_trained_along(rig):
+    broken = rig(method="lora")
+    base = dict(broken.step.model.named_parameters())
+    norm = next(one for name, one in base.items() if "norm" in name)
+
+    def shift(*_):
+        norm.data.add_(1)
+
+    broken.step.model.get_input_embeddings().register_forward_hook(shift)
+    assert broken.findings() == {"base_changed"}
+
+
+def test_a_base_that_is_trainable(rig, spec_of):
+    broken = rig(method="lora")
+    base = dict(broken.step.model.named_parameters())
+    next(one for name, one in base.items() if "norm" in name).requires_grad_(True)
+    assert "wrongly_trainable" in {
+        one.kind
+        for one in trained(
+            Claim(spec=broken.spec, limits=Limits(), schedule=SCHEDULE),
+            "cpu",
+            _again(broken).evidence(),
+        ).findings
+    }
+
+
+def _again(broken):
+    """The rig with its step made anew, so that it takes what is trainable now."""
+    broken.step = Step(broken.step.model, broken.spec, CPU)
+    broken.proof = Proof(broken.step, broken.spec, broken.proof._adapted)
+    return broken
+
+
+def test_fewer_adapters_than_asked(rig, spec_of):
+    attention = rig(targets="attention")
+    attention.proof._adapted = adapters.targets(model.outline(attention.spec), spec_of())
+    assert attention.findings() == {"adapters_missing"}
+
+
+def test_another_rank(rig, spec_of):
+    broken = rig(rank=4)
+    broken.proof._spec = broken.spec = spec_of(rank=8)
+    assert "adapters_missing" in broken.findings()
+
+
+def test_shorter_sequences(rig, spec_of):
+    broken = rig()
+    broken.step._spec = spec_of(seq=8)
+    assert broken.findings() == {"other_batches"}
+
+
+def test_fewer_micro_batches(rig, spec_of):
+    broken = rig(accumulation=3)
+    broken.step._spec = spec_of(accumulation=2)
+    assert broken.findings() == {"other_batches"}
+
+
+def test_an_unquantised_base(rig, spec_of):
+    broken = rig(method="lora")
+    qlora = spec_of(method="qlora", kbit_upcast=False)
+    broken.spec = broken.proof._spec = qlora
+    assert broken.findings() == {"not_quantised"}
+
+
+def test_single_instead_of_double_quantisation(rig, spec_of):
+    broken = rig(double_quant=False)
+    broken.spec = broken.proof._spec = spec_of(double_quant=True)
+    assert broken.findings() == {"not_quantised"}
+
+
+def test_a_base_without_the_upcast(rig, spec_of):
+    broken = rig(kbit_upcast=False)
+    broken.spec = spec_of(kbit_upcast=True)
+    assert broken.findings() == {"not_upcast"}
+
+
+def test_another_dtype(rig, spec_of):
+    broken = rig(method="full")
+    broken.spec = spec_of(method="full", dtype="bf16")
+    assert broken.findings() == {"trainable_dtype"}
+
+
+def test_gradients_that_are_not_finite(rig):
+    broken = rig()
+    first = next(iter(broken.step.trainable.values()))
+    first.register_hook(lambda gradient: gradient * float("nan"))
+    findings = broken.findings()
+    assert "nonfinite_gradient" in findings
+
+
+def test_a_scaler_that_never_lets_a_step_through(spec_of, rig):
+    broken = rig(precision="fp16")
+    first = next(iter(broken.step.trainable.values()))
+    first.register_hook(lambda gradient: gradient * float("inf"))
+    check = broken.check()
+    assert check.value == 0
+    assert "steps_skipped" in {one.kind for one in check.findings}
+
+
+def test_a_case_with_a_scaler_warms_up_until_steps_are_applied(spec_of):
+    """The scale starts at 2^16; what overflows is skipped, and does not count as warm-up."""
+    spec = spec_of(precision="fp16", method="full", model="tiny")
+    bench = CpuBench()
+    bench.begin(None)
+    try:
+        run = CaseRun(Request(spec=spec, schedule=SCHEDULE), bench, lambda *_: None)
+        evidence = run.measure().evidence
+    finally:
+        bench.end()
+    assert evidence is not None
+    assert evidence.applied_steps == 3
+
+
+def test_a_fingerprint_changes_with_any_bit():
+    for dtype in (torch.float32, torch.bfloat16, torch.uint8):
+        tensor = torch.ones(13, 7).to(dtype)
+        before = fingerprints([("t", tensor)])
+        assert fingerprints([("t", tensor.clone())]) == before
+        for index in (0, 45, 90):
+            raw = tensor.clone().view(-1).view(torch.uint8)
+            raw[index * raw.numel() // 91] ^= 1
+            assert fingerprints([("t", raw)]) != before, (dtype, index)

@@ -1,0 +1,141 @@
+"""Sound specs, claims and measurements, each as little as a verdict needs; tests change a part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_vramfit.measurement import Device, Evidence, Measurement, Memory, OutOfMemory
+from pytest_vramfit.quantity import NO_HEADROOM, Headroom
+from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
+from pytest_vramfit.verdict import Case, Check, judge
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+MS = 10**6
+
+SPEC = TrainSpec(
+    model="Small",
+    config={"model_type": "llama", "hidden_size": 64},
+    method="qlora",
+    seq=512,
+    batch=2,
+    accumulation=1,
+    precision="bf16",
+    dtype="bf16",
+    optimizer="adamw",
+    rank=16,
+    alpha=32.0,
+    dropout=0.05,
+    targets="all-linear",
+    adapter_dtype="fp32",
+    quant="nf4",
+    double_quant=True,
+    kbit_upcast=True,
+)
+
+FULL = replace(
+    SPEC,
+    method="full",
+    dtype="fp32",
+    rank=None,
+    alpha=None,
+    dropout=None,
+    targets=None,
+    adapter_dtype=None,
+    quant=None,
+    double_quant=None,
+    kbit_upcast=None,
+)
+
+# 24 GiB, of which a step can have 23
+DEVICE = Device(
+    name="Card", total_bytes=24 * GIB, reserved_bytes=768 * MIB, held_bytes=256 * MIB, driver="1.2"
+)
+
+# the step needs 10 GiB, its allocator took 12, beside it lies half a GiB
+MEMORY = Memory(
+    load_peak_bytes=7 * GIB,
+    first_step_peak_allocated_bytes=9 * GIB,
+    forward_peak_bytes=9 * GIB,
+    backward_peak_bytes=10 * GIB,
+    optimizer_peak_bytes=8 * GIB,
+    peak_reserved_bytes=12 * GIB,
+    allocated_after_step_bytes=(6 * GIB,) * 5,
+    reserved_after_step_bytes=(12 * GIB,) * 5,
+    outside_allocator_bytes=512 * MIB,
+    allocator_retries=0,
+)
+
+EVIDENCE = Evidence(
+    loss=2.5,
+    applied_steps=8,
+    skipped_steps=0,
+    batches=((2, 512),),
+    adapters=14,
+    adapters_expected=14,
+    trainable_parameters=1_000,
+    total_parameters=100_000,
+    trainable_tensors=28,
+    without_gradient=(),
+    zero_gradient=(),
+    nonfinite_gradient=(),
+    unmoved=(),
+    wrongly_trainable=(),
+    base_changed=(),
+    trainable_dtypes={"float32": 1_000},
+    base_dtypes={"float32": 10_000},
+    devices={"cuda": 40},
+    quantised_elements=90_000,
+    matrix_elements=90_000,
+)
+
+OOM = OutOfMemory(
+    phase="backward",
+    step=1,
+    requested_bytes=2 * GIB,
+    free_bytes=512 * MIB,
+    allocated_bytes=21 * GIB,
+    reserved_bytes=22 * GIB,
+    says="CUDA out of memory.",
+)
+
+MEASUREMENT = Measurement(
+    device=DEVICE,
+    memory=MEMORY,
+    oom=None,
+    evidence=EVIDENCE,
+    step_ns=(260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS),
+    stages_ns={"build": 300 * MS, "timed": 1_880 * MS},
+    versions={"python": "3.12.1", "torch": "2.11.0"},
+)
+
+RAN_OUT = replace(MEASUREMENT, memory=None, evidence=None, oom=OOM, step_ns=())
+
+
+def claim(
+    spec: TrainSpec = SPEC,
+    *,
+    card_bytes: int | None = None,
+    headroom: Headroom = NO_HEADROOM,
+    max_step_ns: int | None = None,
+) -> Claim:
+    limits = Limits(card_bytes=card_bytes, headroom=headroom, max_step_ns=max_step_ns)
+    return Claim(spec=spec, limits=limits, schedule=Schedule())
+
+
+def with_memory(**changes: Any) -> Measurement:
+    return replace(MEASUREMENT, memory=replace(MEMORY, **changes))
+
+
+def with_evidence(**changes: Any) -> Measurement:
+    return replace(MEASUREMENT, evidence=replace(EVIDENCE, **changes))
+
+
+def case(measurement: Measurement = MEASUREMENT, asked: Claim | None = None) -> Case:
+    return judge("test_a.py::test_b", "gpu", asked or claim(), measurement)
+
+
+def check(judged: Case, name: str) -> Check:
+    """The one check of this name."""
+    (found,) = (one for one in judged.checks if one.name == name)
+    return found

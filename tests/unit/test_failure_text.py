@@ -1,0 +1,116 @@
+"""What pytest prints under FAILURES and ERRORS, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from samples import EVIDENCE, GIB, MEASUREMENT, MS, RAN_OUT, case, claim, with_memory
+
+from pytest_vramfit.measuring.protocol import NotMeasured
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.reporting import failure
+from pytest_vramfit.verdict import judge
+
+SOUND = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+  pass  no OOM
+  pass  peak within VRAM   10.5 GiB of 23.0 GiB               46 % of the card, 512 MiB of it outside the allocator
+  pass  trained            8 of 8 steps applied
+  pass  steady             no growth
+  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
+
+OUT_OF_MEMORY = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+  FAIL  no OOM             2.0 GiB asked for, 512 MiB free    in the backward of step 1, with 21.0 GiB allocated
+  --    unchecked          peak within VRAM, trained, steady, max step: the step did not get through
+  --    unchecked          resident, step time, GPU time, peak baseline: not built yet"""  # noqa: E501
+
+EVERYTHING = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 8.0 GiB, on Card
+  FAIL  peak within VRAM   10.5 GiB of 8.0 GiB                131 % of the card, 2.5 GiB over; no error was raised
+  FAIL  headroom           10.0 GiB of 6.7 GiB                819 MiB must stay free
+  FAIL  trained            8 of 8 steps applied               the loss is not finite; did not move: a.lora_B
+  FAIL  max step           250 ms of 200 ms                   1.25 times the limit
+  pass  no OOM
+  --    unchecked          steady: one timed step cannot show growth
+  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
+
+SECOND_RUN = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 16.0 GiB, on Card
+  FAIL  headroom           15.0 GiB of 13.9 GiB               out of memory in a second run, which had 1.6 GiB less to have
+  pass  no OOM
+  pass  peak within VRAM   10.5 GiB of 16.0 GiB               66 % of the card, 512 MiB of it outside the allocator
+  pass  trained            8 of 8 steps applied
+  pass  steady             no growth
+  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
+
+
+def test_case_that_fits() -> None:
+    assert failure.text(case()) == SOUND
+
+
+def test_out_of_memory() -> None:
+    """No peaks: the step did not come that far."""
+    assert failure.text(case(RAN_OUT, claim(max_step_ns=MS))) == OUT_OF_MEMORY
+
+
+def test_failed_checks_come_first_and_each_reason_is_told_once() -> None:
+    one_step = with_memory(allocated_after_step_bytes=(6 * GIB,))
+    seen = replace(one_step, evidence=replace(EVIDENCE, loss=None, unmoved=("a.lora_B",)))
+    asked = claim(card_bytes=8 * GIB, max_step_ns=200 * MS, headroom=Headroom(share=0.1))
+    assert failure.text(case(seen, asked)) == EVERYTHING
+
+
+def test_second_run_out_of_memory() -> None:
+    asked = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.1))
+    judged = judge("a.py::b", "gpu", asked, with_memory(peak_reserved_bytes=15 * GIB), RAN_OUT)
+    assert failure.text(judged) == SECOND_RUN
+
+
+def test_text_is_its_lines() -> None:
+    assert failure.text(case()) == "\n".join(failure.lines(case()))
+
+
+def test_no_line_ends_in_spaces() -> None:
+    for judged in (case(), case(RAN_OUT), case(MEASUREMENT, claim(max_step_ns=1))):
+        assert [line for line in failure.lines(judged) if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        pytest.param(
+            NotMeasured(outcome="crashed", says="the worker was killed by SIGKILL"),
+            "fits_vram: Small, QLoRA rank 16, seq 512, batch 2 could not be measured (crashed): "
+            "the worker was killed by SIGKILL",
+            id="crashed",
+        ),
+        pytest.param(
+            NotMeasured(
+                outcome="timeout", says="the case took more than 600 s", output="loading\n50 %"
+            ),
+            "fits_vram: Small, QLoRA rank 16, seq 512, batch 2 could not be measured (timeout): "
+            "the case took more than 600 s\n--- the worker's output ---\nloading\n50 %",
+            id="timeout with output",
+        ),
+        pytest.param(
+            NotMeasured(outcome="unsupported", says="no usable GPU: NVML lists none"),
+            "fits_vram: Small, QLoRA rank 16, seq 512, batch 2 could not be measured "
+            "(unsupported): no usable GPU: NVML lists none",
+            id="unsupported",
+        ),
+        pytest.param(
+            NotMeasured(
+                outcome="refused", says="targets: 'q' is not in this model", output="a warning"
+            ),
+            "fits_vram: targets: 'q' is not in this model",
+            id="refused as a wrong marker is",
+        ),
+    ],
+)
+def test_case_that_could_not_be_measured(reply: NotMeasured, says: str) -> None:
+    assert failure.not_measured(claim(), reply) == says

@@ -1,0 +1,59 @@
+"""The line that says what will be measured on."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vramfit.measuring import host, nvml
+from pytest_vramfit.reporting import header
+
+
+def card(name: str, mib: int) -> nvml.Card:
+    return nvml.Card(
+        uuid="GPU-1", name=name, driver="580.1", total_bytes=mib * 2**20, reserved_bytes=0,
+        used_bytes=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "processor", lambda: "Some CPU")
+    monkeypatch.setattr(host, "memory_bytes", lambda: 16 * 2**30)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (None, "vramfit: cpu engine on Some CPU, 16.0 GiB"),
+        ("8GiB", "vramfit: cpu engine on Some CPU, 16.0 GiB, judged by a card of 8GiB"),
+    ],
+)
+def test_cpu(given: str | None, line: str) -> None:
+    assert header.line("cpu", given) == line
+
+
+@pytest.mark.parametrize(
+    ("cards", "line"),
+    [
+        ([card("H200", 143_771)], "vramfit: gpu engine on H200 143,771 MiB, driver 580.1"),
+        (
+            [card("A", 1), card("B", 2)],
+            "vramfit: gpu engine on A 1 MiB, B 2 MiB, driver 580.1",
+        ),
+        ([], "vramfit: gpu engine, but no usable GPU: NVML lists none"),
+    ],
+)
+def test_gpu(cards: list[nvml.Card], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "cards", lambda: cards)
+    assert header.line("gpu", None) == line
+
+
+def test_gpu_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> list[nvml.Card]:
+        raise nvml.NvmlUnavailableError("NVML: Driver Not Loaded")
+
+    monkeypatch.setattr(nvml, "cards", unavailable)
+    assert header.line("gpu", None) == (
+        "vramfit: gpu engine, but no usable GPU: NVML: Driver Not Loaded"
+    )

@@ -1,0 +1,368 @@
+"""From the keywords of a test's markers to its claim."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pytest_vramfit import catalog
+from pytest_vramfit.keywords import MarkerError, NotYetError
+from pytest_vramfit.marker import read_claim
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
+
+ROOT = Path("/nowhere")
+
+
+def read(*layers: dict[str, object]) -> Claim:
+    return read_claim(layers, rootdir=ROOT)
+
+
+def spec(**keywords: object) -> TrainSpec:
+    return read({"model": "Qwen2.5-7B", **keywords}).spec
+
+
+def refusal(*layers: dict[str, object]) -> str:
+    with pytest.raises(MarkerError) as refused:
+        read(*layers)
+    return str(refused.value)
+
+
+def test_defaults() -> None:
+    """The marker ``fits_vram(model=...)`` and nothing else, each value as documented."""
+    model = catalog.find("Qwen2.5-7B")
+    assert model is not None
+    assert read({"model": "Qwen2.5-7B"}) == Claim(
+        spec=TrainSpec(
+            model="Qwen2.5-7B",
+            config=dict(model.config),
+            method="qlora",
+            rank=16,
+            alpha=32.0,
+            dropout=0.05,
+            targets="all-linear",
+            adapter_dtype="fp32",
+            quant="nf4",
+            double_quant=True,
+            kbit_upcast=True,
+            seq=512,
+            batch=1,
+            accumulation=1,
+            precision="bf16",
+            autocast=True,
+            dtype="bf16",
+            optimizer="adamw",
+            max_grad_norm=1.0,
+            checkpointing=False,
+            attention="sdpa",
+        ),
+        limits=Limits(card_bytes=None, headroom=Headroom(share=0.0), max_step_ns=None),
+        schedule=Schedule(warmup=3, steps=5, timeout_s=600.0),
+    )
+
+
+def test_every_keyword_reaches_its_field() -> None:
+    """Each with a value that is not the default, so that a swapped pair would show."""
+    claim = read(
+        {
+            "model": "Qwen2.5-7B",
+            "method": "qlora",
+            "rank": 4,
+            "alpha": 5,
+            "dropout": 0.25,
+            "targets": ["v_proj", "q_proj"],
+            "adapter_dtype": "fp32",
+            "quant": "nf4",
+            "double_quant": False,
+            "kbit_upcast": False,
+            "seq": 128,
+            "batch": 3,
+            "accumulation": 6,
+            "precision": "fp16",
+            "autocast": False,
+            "dtype": "fp32",
+            "optimizer": "sgd",
+            "max_grad_norm": None,
+            "checkpointing": True,
+            "attention": "sdpa",
+            "card": "8GiB",
+            "headroom": "10%",
+            "max_step": "2s",
+            "steps": 7,
+            "warmup": 2,
+            "timeout": 30,
+        }
+    )
+    assert claim == Claim(
+        spec=TrainSpec(
+            model="Qwen2.5-7B",
+            config=claim.spec.config,
+            method="qlora",
+            rank=4,
+            alpha=5.0,
+            dropout=0.25,
+            targets=("q_proj", "v_proj"),
+            adapter_dtype="fp32",
+            quant="nf4",
+            double_quant=False,
+            kbit_upcast=False,
+            seq=128,
+            batch=3,
+            accumulation=6,
+            precision="fp16",
+            autocast=False,
+            dtype="fp32",
+            optimizer="sgd",
+            max_grad_norm=None,
+            checkpointing=True,
+            attention="sdpa",
+        ),
+        limits=Limits(
+            card_bytes=8_589_934_592, headroom=Headroom(share=0.1), max_step_ns=2_000_000_000
+        ),
+        schedule=Schedule(warmup=2, steps=7, timeout_s=30.0),
+    )
+
+
+def test_alpha_is_twice_the_rank() -> None:
+    assert spec(rank=24).alpha == 48.0
+
+
+@pytest.mark.parametrize(
+    ("method", "precision", "dtype"),
+    [
+        ("full", "bf16", "fp32"),
+        ("full", "fp16", "fp32"),
+        ("lora", "bf16", "bf16"),
+        ("lora", "fp16", "fp16"),
+        ("qlora", "bf16", "bf16"),
+        ("qlora", "fp32", "fp32"),
+    ],
+)
+def test_dtype_auto(method: str, precision: str, dtype: str) -> None:
+    assert spec(method=method, precision=precision).dtype == dtype
+    assert spec(method=method, precision=precision, dtype="auto").dtype == dtype
+
+
+def test_autocast_has_nothing_to_do_in_fp32() -> None:
+    """One spelling of the same step, so one digest."""
+    assert spec(precision="fp32").autocast is False
+    assert spec(precision="fp32").digest == spec(precision="fp32", autocast=False).digest
+
+
+@pytest.mark.parametrize(
+    ("spelling", "same"),
+    [
+        ({"model": "Qwen/Qwen2.5-7B-Instruct"}, {"model": "Qwen2.5-7B"}),
+        ({"model": "qwen2.5-7b"}, {"model": "Qwen2.5-7B"}),
+        ({"model": "tiny", "alpha": 32}, {"model": "tiny", "alpha": 32.0}),
+        ({"model": "tiny", "optimizer": "adamw_torch"}, {"model": "tiny", "optimizer": "adamw"}),
+        ({"model": "tiny", "dtype": "bf16"}, {"model": "tiny"}),
+        ({"model": "tiny", "targets": ["q_proj"]}, {"model": "tiny", "targets": ("q_proj",)}),
+        ({"model": "tiny", "card": "1GiB"}, {"model": "tiny", "card": "1024MiB"}),
+        ({"model": "tiny", "headroom": "0%"}, {"model": "tiny"}),
+        ({"model": "tiny", "max_step": "2s"}, {"model": "tiny", "max_step": "2000ms"}),
+        ({"model": "tiny", "phases": ["train"]}, {"model": "tiny"}),
+    ],
+)
+def test_two_spellings_are_one_claim(spelling: dict[str, object], same: dict[str, object]) -> None:
+    assert read(spelling) == read(same)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "optimizer"),
+    [
+        ("adamw_torch", "adamw"),
+        ("adamw_hf", "adamw"),
+        ("adamw_torch_fused", "adamw_fused"),
+        ("adamw_8bit", "adamw_8bit"),
+        ("adamw_bnb_8bit", "adamw_8bit"),
+        ("sgd", "sgd"),
+    ],
+)
+def test_trainer_s_optimizer_names(trainer: str, optimizer: str) -> None:
+    assert spec(optimizer=trainer).optimizer == optimizer
+
+
+@pytest.mark.parametrize("trainer", ["paged_adamw", "paged_adamw_32bit"])
+def test_trainer_s_name_of_an_optimizer_that_is_not_built(trainer: str) -> None:
+    with pytest.raises(NotYetError):
+        spec(optimizer=trainer)
+
+
+ADAPTER = {"rank", "alpha", "dropout", "targets", "adapter_dtype"}
+QUANTISATION = {"quant", "double_quant", "kbit_upcast"}
+
+
+@pytest.mark.parametrize(
+    ("method", "unused"),
+    [("full", ADAPTER | QUANTISATION), ("lora", QUANTISATION), ("qlora", set())],
+)
+def test_fields_that_a_method_does_not_use_are_none(method: str, unused: set[str]) -> None:
+    read_spec = spec(method=method, max_grad_norm=1.0)
+    none = {field.name for field in fields(read_spec) if getattr(read_spec, field.name) is None}
+    assert none == unused
+
+
+def test_later_layer_wins_key_by_key() -> None:
+    claim = read(
+        {"model": "Qwen2.5-7B", "seq": 512, "batch": 1, "card": "8GiB"},
+        {"seq": 1024, "steps": 9},
+        {"batch": 2},
+    )
+    assert (claim.spec.seq, claim.spec.batch, claim.schedule.steps) == (1024, 2, 9)
+    assert claim.limits.card_bytes == 8 * 2**30
+
+
+def test_later_model_displaces_an_earlier_one() -> None:
+    claim = read({"model": "Qwen2.5-7B", "seq": 64}, {"model": "tiny"})
+    assert (claim.spec.model, claim.spec.seq) == ("tiny", 64)
+
+
+@pytest.mark.parametrize("source", ["config", "step"])
+def test_none_for_another_source_displaces_nothing(source: str) -> None:
+    assert read({"model": "tiny"}, {source: None}).spec.model == "tiny"
+
+
+def test_default_asked_for_in_an_inner_layer_undoes_an_outer_one() -> None:
+    claim = read(
+        {"model": "tiny", "card": "8GiB", "max_step": "1s"}, {"card": None, "max_step": None}
+    )
+    assert claim.limits == Limits()
+
+
+def test_alpha_follows_the_rank_of_an_inner_layer() -> None:
+    assert read({"model": "tiny", "rank": 8}, {"rank": 32}).spec.alpha == 64.0
+
+
+def test_layers_stay_as_they_were_written() -> None:
+    outer, inner = {"model": "tiny", "targets": ["b", "a"]}, {"seq": 8}
+    read(outer, inner)
+    assert outer == {"model": "tiny", "targets": ["b", "a"]}
+    assert inner == {"seq": 8}
+
+
+@pytest.mark.parametrize("layers", [(), ({},), ({"seq": 64}, {"rank": 8})])
+def test_model_is_needed(layers: tuple[dict[str, object], ...]) -> None:
+    assert refusal(*layers) == "fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')"
+
+
+def test_wrong_keyword_of_an_outer_layer_is_told_though_an_inner_one_overrides_it() -> None:
+    says = refusal({"model": "tiny", "seq": 0}, {"seq": 64})
+    assert says == "fits_vram: seq=0 must be an integer from 2 to 16,777,216"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        (
+            {"method": "full", "rank": 8},
+            "fits_vram: rank=8 has no meaning with method='full', only with 'lora' or 'qlora'",
+        ),
+        (
+            {"method": "full", "targets": "qv"},
+            (
+                "fits_vram: targets='qv' has no meaning with method='full', only with 'lora' or "
+                "'qlora'"
+            ),
+        ),
+        (
+            {"method": "full", "quant": "nf4"},
+            "fits_vram: quant='nf4' has no meaning with method='full', only with 'qlora'",
+        ),
+        (
+            {"method": "lora", "double_quant": True},
+            "fits_vram: double_quant=True has no meaning with method='lora', only with 'qlora'",
+        ),
+        (
+            {"method": "full", "targets": [f"layers.{index}.q_proj" for index in range(9)]},
+            (
+                "fits_vram: targets=['layers.0.q_proj', 'layers.1.q_proj', 'layers.2.q_proj', "
+                "'layers.3.q_proj', ... has no meaning with method='full', only with 'lora' or "
+                "'qlora'"
+            ),
+        ),
+        (
+            {"method": "full", "precision": "fp16", "dtype": "fp16"},
+            (
+                "fits_vram: dtype='fp16' cannot be trained in full with precision='fp16' and "
+                "autocast, because the gradient scaler refuses fp16 weights; use dtype='fp32'"
+            ),
+        ),
+        (
+            {"precision": "fp32", "dtype": "bf16"},
+            (
+                "fits_vram: dtype='bf16' must be 'fp32' where precision='fp32', or the arithmetic "
+                "would not be in fp32"
+            ),
+        ),
+        (
+            {"model": "gpt2", "seq": 1025},
+            "fits_vram: seq=1025 must be at most 1,024, the learned positions of gpt2",
+        ),
+        (
+            {"model": {"model_type": "opt", "max_position_embeddings": 64}, "seq": 65},
+            "fits_vram: seq=65 must be at most 64, the learned positions of custom opt",
+        ),
+        (
+            {"model": {"model_type": "gpt2", "n_positions": "64"}},
+            (
+                "fits_vram: model={'model_type': 'gpt2', 'n_positions': '64'}: the number of "
+                "positions must be an integer, got '64'"
+            ),
+        ),
+    ],
+)
+def test_keywords_that_contradict_each_other(keywords: dict[str, object], says: str) -> None:
+    assert refusal({"model": "Qwen2.5-7B", **keywords}) == says
+
+
+@pytest.mark.parametrize("key", sorted(ADAPTER | QUANTISATION))
+def test_every_field_that_full_does_not_use_is_refused_beside_it(key: str) -> None:
+    """On one marker: there it is a mistake."""
+    says = refusal({"model": "tiny", "method": "full", key: getattr(spec(), key)})
+    assert f": {key}=" in says
+    assert "has no meaning with method='full'" in says
+
+
+def test_rank_of_an_outer_layer_is_no_mistake_under_another_method() -> None:
+    """A module's marker says rank for all its tests, one of them trains in full."""
+    assert read({"model": "tiny", "rank": 8}, {"method": "full"}).spec.rank is None
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"model": "gpt2", "seq": 1024},
+        {"model": "Qwen2.5-7B", "seq": 2**20},  # rotary positions know no end
+        {
+            "model": "tiny",
+            "method": "full",
+            "precision": "fp16",
+            "dtype": "fp16",
+            "autocast": False,
+        },
+        {"model": "tiny", "method": "full", "precision": "fp16", "dtype": "bf16"},
+        {"model": "tiny", "method": "lora", "precision": "fp16", "dtype": "fp16"},
+    ],
+)
+def test_keywords_that_go_together(keywords: dict[str, object]) -> None:
+    assert read(keywords).spec.digest
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
+    class Eight(Silent):
+        def __index__(self) -> int:
+            return 8
+
+    assert refusal({"model": "tiny", "method": "full", "rank": Eight()}) == (
+        "fits_vram: rank=<Eight, whose repr raises RuntimeError> has no meaning with "
+        "method='full', only with 'lora' or 'qlora'"
+    )

@@ -1,0 +1,257 @@
+"""The rows of results.json, and the file."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from samples import FULL, GIB, MEASUREMENT, MIB, MS, RAN_OUT, SPEC, case, claim, with_memory
+
+from pytest_vramfit.measuring.protocol import NotMeasured
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.reporting import results
+from pytest_vramfit.spec import TrainSpec
+
+CRASHED = NotMeasured(outcome="crashed", says="the worker exited with status 1")
+PROMISED = {
+    "": "nodeid engine outcome digest spec limits card memory time spill checks",
+    "card": "name total_bytes usable_bytes emulated",
+    "memory": "peak_allocated_bytes peak_reserved_bytes first_step_peak_allocated_bytes "
+    "resident_bytes outside_allocator_bytes allocator_retries phases ledger",
+    "time": "step_ns gpu_ns tokens_per_second seconds_per_10k_tokens joules_per_10k_tokens",
+}
+"""The keys that the documentation promises."""
+
+
+@pytest.mark.parametrize("part", PROMISED)
+def test_row_has_every_promised_key(part: str) -> None:
+    row = results.row(case())
+    keys = set(row[part] if part else row)
+    assert keys >= set(PROMISED[part].split())
+
+
+def test_phases_are_those_promised() -> None:
+    assert results.row(case())["memory"]["phases"] == {
+        "load": 7 * GIB,
+        "forward": 9 * GIB,
+        "backward": 10 * GIB,
+        "optimizer": 8 * GIB,
+    }
+
+
+def test_row_says_what_was_claimed() -> None:
+    asked = claim(FULL, card_bytes=16 * GIB, headroom=Headroom(share=0.1), max_step_ns=MS)
+    row = results.row(case(MEASUREMENT, asked))
+    assert row["nodeid"] == "test_a.py::test_b"
+    assert row["engine"] == "gpu"
+    assert row["digest"] == FULL.digest
+    assert set(row["spec"]) == {field.name for field in fields(TrainSpec)}
+    assert row["spec"]["seq"] == 512
+    assert row["limits"] == {
+        "card_bytes": 16 * GIB,
+        "headroom": {"share": 0.1, "size_bytes": 0},
+        "max_step_ns": MS,
+    }
+    assert row["schedule"] == {"warmup": 3, "steps": 5, "timeout_s": 600.0}
+
+
+def test_row_says_what_was_measured() -> None:
+    row = results.row(case())
+    memory = {key: value for key, value in row["memory"].items() if key != "phases"}
+    assert memory == {
+        "peak_allocated_bytes": 10 * GIB,
+        "peak_reserved_bytes": 12 * GIB,
+        "first_step_peak_allocated_bytes": 9 * GIB,
+        "resident_bytes": None,
+        "outside_allocator_bytes": 512 * MIB,
+        "allocator_retries": 0,
+        "ledger": None,
+    }
+    assert row["card"] == {
+        "name": "Card",
+        "total_bytes": 24 * GIB,
+        "usable_bytes": 23 * GIB,
+        "emulated": False,
+    }
+    assert row["oom"] is None
+    assert row["evidence"]["loss"] == 2.5
+
+
+def test_times_are_those_of_the_median_step() -> None:
+    """1,024 tokens in 250 ms are 4,096 a second."""
+    times = results.row(case())["time"]
+    assert times["step_ns"] == [260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS]
+    assert times["tokens_per_second"] == pytest.approx(4_096)
+    assert times["seconds_per_10k_tokens"] == pytest.approx(10_000 / 4_096)
+
+
+def test_tokens_of_all_micro_batches_count() -> None:
+    spec = replace(SPEC, accumulation=4)
+    times = results.row(case(MEASUREMENT, claim(spec)))["time"]
+    assert times["tokens_per_second"] == pytest.approx(4 * 4_096)
+
+
+def test_what_no_engine_measures_yet_is_null() -> None:
+    row = results.row(case())
+    assert row["memory"]["resident_bytes"] is None
+    assert row["memory"]["ledger"] is None
+    assert row["time"]["gpu_ns"] is None
+    assert row["time"]["joules_per_10k_tokens"] is None
+    assert row["spill"] is None
+
+
+def test_what_an_engine_without_an_allocator_cannot_know_is_null() -> None:
+    row = results.row(
+        case(
+            with_memory(
+                peak_reserved_bytes=None, outside_allocator_bytes=None, allocator_retries=None
+            )
+        )
+    )
+    for key in ("peak_reserved_bytes", "outside_allocator_bytes", "allocator_retries"):
+        assert row["memory"][key] is None
+
+
+def test_after_an_oom_what_was_not_measured_is_null() -> None:
+    row = results.row(case(RAN_OUT))
+    assert row["outcome"] == "oom"
+    assert row["memory"] is None
+    assert row["evidence"] is None
+    assert row["time"]["step_ns"] is None
+    assert row["time"]["tokens_per_second"] is None
+    assert row["time"]["seconds_per_10k_tokens"] is None
+    assert row["oom"]["phase"] == "backward"
+    assert row["oom"]["requested_bytes"] == 2 * GIB
+
+
+def test_no_measured_zero_becomes_null() -> None:
+    assert results.row(case(with_memory(allocator_retries=0)))["memory"]["allocator_retries"] == 0
+
+
+def test_checks_are_told_with_figures_and_sentence() -> None:
+    by_name = {one["name"]: one for one in results.row(case())["checks"]}
+    assert by_name["peak_within_vram"] == {
+        "name": "peak_within_vram",
+        "status": "pass",
+        "value": 10 * GIB + 512 * MIB,
+        "limit": 23 * GIB,
+        "unit": "bytes",
+        "says": "46 % of the card, 512 MiB of it outside the allocator",
+    }
+    assert by_name["gpu_time"] == {
+        "name": "gpu_time",
+        "status": "unchecked",
+        "value": None,
+        "limit": None,
+        "unit": None,
+        "says": "not built yet",
+    }
+
+
+def test_case_of_vramfit_measure_is_marked_as_not_judged() -> None:
+    assert results.row(case())["judged"] is True
+    assert results.row(case(), judged=False)["judged"] is False
+
+
+def test_row_of_a_case_that_was_not_measured() -> None:
+    row = results.not_measured_row("test_a.py::test_b", "gpu", claim(), CRASHED)
+    assert row["outcome"] == "crashed"
+    assert row["says"] == "the worker exited with status 1"
+    assert row["digest"] == SPEC.digest
+    assert [row[key] for key in ("card", "memory", "time", "spill")] == [None] * 4
+    assert row["checks"] == []
+    assert set(row) >= set(PROMISED[""].split())
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    rows = [
+        results.not_measured_row("test_a.py::test_a", "gpu", claim(), CRASHED),
+        results.row(case()),
+        results.row(case(RAN_OUT)),
+    ]
+    results.write(path, rows)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert set(document) == {"schema", "environment", "results"}
+    assert document["schema"] == "pytest-vramfit/results/1"
+    assert document["environment"] == {
+        "device": "Card",
+        "driver": "1.2",
+        "python": "3.12.1",
+        "torch": "2.11.0",
+    }
+    assert [row["outcome"] for row in document["results"]] == ["crashed", "fits", "oom"]
+    assert all("environment" not in row for row in document["results"])
+
+
+def test_file_of_no_rows(tmp_path: Path) -> None:
+    results.write(tmp_path / "results.json", [])
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == {
+        "schema": "pytest-vramfit/results/1",
+        "environment": None,
+        "results": [],
+    }
+
+
+def test_spec_of_a_file_is_read_back(tmp_path: Path) -> None:
+    results.write(tmp_path / "results.json", [results.row(case(MEASUREMENT, claim(FULL)))])
+    document = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert TrainSpec.from_json(document["results"][0]["spec"]) == FULL
+
+
+def test_rows_stay_as_they_are_when_written(tmp_path: Path) -> None:
+    """The summary reads them too."""
+    row = results.row(case())
+    results.write(tmp_path / "results.json", [row])
+    assert row == results.row(case())
+
+
+def test_file_makes_its_folder(tmp_path: Path) -> None:
+    results.write(tmp_path / "new" / "deep" / "results.json", [])
+    assert (tmp_path / "new" / "deep" / "results.json").is_file()
+
+
+def test_file_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("old", encoding="utf-8")
+    results.write(path, [])
+    assert json.loads(path.read_text(encoding="utf-8"))["results"] == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    """So that the job that collects it may read it."""
+    path, other = tmp_path / "results.json", tmp_path / "other"
+    other.write_text("", encoding="utf-8")
+    results.write(path, [])
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), object()], ids=["NaN", "object"])
+def test_what_cannot_be_written_leaves_the_older_file(bad: object, tmp_path: Path) -> None:
+    """Whole or not at all."""
+    path = tmp_path / "results.json"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises((ValueError, TypeError)):
+        results.write(path, [{"nodeid": "a", "value": bad}])
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_disk_that_fails_leaves_the_older_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("old", encoding="utf-8")
+
+    def fail(self: Path, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        results.write(path, [])
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,155 @@
+"""The digest of what is trained, and specs and limits as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import pytest
+from samples import FULL, SPEC
+
+from pytest_vramfit.marker import read_claim
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.spec import Limits, TrainSpec
+
+OTHER_VALUES = {
+    "config": {"model_type": "llama", "hidden_size": 128},
+    "method": "lora",
+    "seq": 256,
+    "batch": 1,
+    "accumulation": 2,
+    "precision": "fp16",
+    "dtype": "fp32",
+    "optimizer": "sgd",
+    "autocast": False,
+    "max_grad_norm": None,
+    "checkpointing": True,
+    "attention": "eager",
+    "rank": 8,
+    "alpha": 16.0,
+    "dropout": 0.0,
+    "targets": ("q_proj",),
+    "adapter_dtype": "bf16",
+    "quant": "fp4",
+    "double_quant": False,
+    "kbit_upcast": False,
+}
+"""For every trained field a value that SPEC does not have."""
+
+
+def test_digest_is_16_hex_digits() -> None:
+    assert len(SPEC.digest) == 16
+    assert set(SPEC.digest) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_digest_differs_where_another_step_is_trained(field: str) -> None:
+    assert replace(SPEC, **{field: OTHER_VALUES[field]}).digest != SPEC.digest
+
+
+def test_every_field_but_the_name_is_trained() -> None:
+    """The table above misses none."""
+    assert set(OTHER_VALUES) == {field.name for field in fields(TrainSpec)} - {"model"}
+
+
+def test_digests_of_all_other_values_differ_from_each_other() -> None:
+    digests = [replace(SPEC, **{field: value}).digest for field, value in OTHER_VALUES.items()]
+    assert len(set(digests)) == len(OTHER_VALUES)
+
+
+def test_digest_does_not_depend_on_the_model_s_name() -> None:
+    assert replace(SPEC, model="Another name").digest == SPEC.digest
+
+
+def test_digest_does_not_depend_on_the_order_of_config_values() -> None:
+    backwards = dict(reversed(list(SPEC.config.items())))
+    assert replace(SPEC, config=backwards).digest == SPEC.digest
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(["v_proj", "q_proj"], id="backwards"),
+        pytest.param(("q_proj", "v_proj", "q_proj"), id="one twice"),
+        pytest.param({"v_proj", "q_proj"}, id="set"),
+        pytest.param([" q_proj", "v_proj "], id="spaces"),
+    ],
+)
+def test_digest_does_not_depend_on_how_targets_are_listed(targets: object, tmp_path: Path) -> None:
+    one, other = (
+        read_claim([{"model": "tiny", "targets": written}], rootdir=tmp_path).spec.digest
+        for written in (["q_proj", "v_proj"], targets)
+    )
+    assert one == other
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaterSpec(TrainSpec):
+    """The spec of a later version, with one field more."""
+
+    dora: bool = False
+
+
+@pytest.mark.parametrize("spec", [SPEC, FULL], ids=["qlora", "full"])
+def test_digest_stays_when_a_field_is_added(spec: TrainSpec) -> None:
+    """Baselines in users' repositories outlive a new version of the plugin."""
+    assert LaterSpec(**spec.to_json()).digest == spec.digest
+
+
+def test_digest_differs_where_an_added_field_is_used() -> None:
+    assert LaterSpec(**SPEC.to_json(), dora=True).digest != SPEC.digest
+
+
+# Baselines in users' repositories hold such digests: if these change, every stored baseline is
+# called "the config changed since". Never update them to what the code computes now. Worked out
+# with sha256sum over the canonical JSON that TrainSpec.digest describes.
+@pytest.mark.parametrize(
+    ("spec", "digest"),
+    [
+        pytest.param(SPEC, "c509ebb1840c8b60", id="qlora"),
+        pytest.param(FULL, "dc69a933dc2e7f34", id="full"),
+    ],
+)
+def test_digest_is_what_stored_baselines_hold(spec: TrainSpec, digest: str) -> None:
+    assert spec.digest == digest
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, FULL, replace(SPEC, targets=("q_proj", "v_proj"), checkpointing="reentrant")],
+    ids=["qlora", "full", "listed targets"],
+)
+def test_spec_passes_through_json_text(spec: TrainSpec) -> None:
+    assert TrainSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_spec_s_json_has_every_field() -> None:
+    assert set(SPEC.to_json()) == {field.name for field in fields(TrainSpec)}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(),
+        Limits(card_bytes=2**34, headroom=Headroom(share=0.1), max_step_ns=5),
+        Limits(headroom=Headroom(size_bytes=2**30)),
+    ],
+    ids=["none", "share", "size"],
+)
+def test_limits_pass_through_json_text(limits: Limits) -> None:
+    assert Limits.from_json(json.loads(json.dumps(limits.to_json()))) == limits
+
+
+def test_tokens_are_those_of_one_optimizer_step() -> None:
+    assert replace(SPEC, seq=512, batch=3, accumulation=4).tokens == 6_144
+
+
+@pytest.mark.parametrize(
+    ("precision", "autocast", "scaler"),
+    [("fp16", True, True), ("fp16", False, False), ("bf16", True, False), ("fp32", False, False)],
+)
+def test_gradient_scaler_is_for_fp16_under_autocast(
+    precision: str, autocast: bool, scaler: bool
+) -> None:
+    assert replace(SPEC, precision=precision, autocast=autocast).scaler is scaler

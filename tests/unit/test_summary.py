@@ -1,0 +1,120 @@
+"""The last lines of a run, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from samples import GIB, MEASUREMENT, MIB, RAN_OUT, SPEC, case, claim, with_evidence, with_memory
+
+from pytest_vramfit.measuring.protocol import NotMeasured
+from pytest_vramfit.reporting import results, summary
+from pytest_vramfit.verdict import Case
+
+Row = dict[str, Any]
+
+
+def row(nodeid: str, judged: Case) -> Row:
+    return results.row(replace(judged, nodeid=nodeid))
+
+
+def not_measured(nodeid: str, outcome: Any, says: str, engine: Any = "cpu") -> Row:
+    reply = NotMeasured(outcome=outcome, says=says)
+    return results.not_measured_row(nodeid, engine, claim(), reply)
+
+
+def lines(*rows: Row) -> list[str]:
+    return list(summary.lines(rows, command="pytest --gpu"))
+
+
+def test_one_case_that_fits() -> None:
+    assert lines(row("test_a.py::test_b", case())) == [
+        "case               outcome      peak  of card    step  tokens/s",
+        "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096",
+        "4 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
+        "time in s: build 0.3, timed 1.9",
+    ]
+
+
+def test_cases_of_every_kind() -> None:
+    """Counts over all cases, times summed up, and the next command last."""
+    slow = replace(MEASUREMENT, step_ns=(9_400_000_000,))
+    assert lines(
+        row("a.py::fits", case()),
+        row("a.py::test_of_a_longer_name", case(RAN_OUT)),
+        row("b.py::over[seq=9]", case(slow, claim(card_bytes=8 * GIB))),
+        not_measured("c.py::large", "unsupported", "it needs 99 GiB; run it with --gpu"),
+        not_measured("c.py::also", "unsupported", "it needs 99 GiB; run it with --gpu"),
+        not_measured("d.py::crash", "crashed", "the worker exited with status 1"),
+    ) == [
+        "case                             outcome      peak  of card    step  tokens/s",
+        "a.py::fits                          fits  10.0 GiB     43 %  250 ms     4,096",
+        "a.py::test_of_a_longer_name          oom        --       --      --        --",
+        "b.py::over[seq=9]              over_vram  10.0 GiB    125 %   9.4 s       109",
+        "c.py::large                  unsupported        --       --      --        --",
+        "c.py::also                   unsupported        --       --      --        --",
+        "d.py::crash                      crashed        --       --      --        --",
+        "12 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
+        "3 checks unchecked (the step did not get through): peak_within_vram, trained, steady",
+        "2 unsupported (it needs 99 GiB; run it with --gpu): c.py::large, c.py::also",
+        "time in s: build 0.9, timed 5.6",
+        "again: pytest --gpu a.py::test_of_a_longer_name",
+        "on a GPU machine: pytest --gpu c.py",
+    ]
+
+
+def test_one_unchecked_check() -> None:
+    once = with_memory(allocated_after_step_bytes=(6 * GIB,))
+    assert "1 check unchecked (one timed step cannot show growth): steady" in lines(
+        row("a.py::b", case(once))
+    )
+
+
+def test_table_of_a_small_case() -> None:
+    small = with_memory(
+        forward_peak_bytes=3 * MIB, backward_peak_bytes=270 * MIB, optimizer_peak_bytes=0
+    )
+    spec = replace(SPEC, batch=1, seq=2)
+    table = lines(row("a.py::b", case(replace(small, step_ns=(800_000_000,)), claim(spec))))
+    assert table[1] == "a.py::b  invalid  270 MiB    1.1 %  800 ms       2.5"
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "command"),
+    [
+        ("a.py::b", "again: pytest --gpu a.py::b"),
+        ("a.py::b[seq=512,rank=8]", 'again: pytest --gpu "a.py::b[seq=512,rank=8]"'),
+        ("my tests/a.py::b", 'again: pytest --gpu "my tests/a.py::b"'),
+    ],
+)
+def test_next_command_can_be_pasted(nodeid: str, command: str) -> None:
+    assert lines(row(nodeid, case(with_evidence(loss=None))))[-1] == command
+
+
+def test_no_next_command_where_all_fit() -> None:
+    assert not [line for line in lines(row("a.py::b", case())) if "pytest" in line]
+
+
+def test_case_that_was_only_measured_is_not_run_again() -> None:
+    """``vramfit.measure`` judges nothing."""
+    measured = results.row(case(RAN_OUT), judged=False)
+    assert not [line for line in lines(measured) if line.startswith("again")]
+
+
+def test_only_cases_that_were_not_measured() -> None:
+    assert lines(not_measured("a.py::b", "timeout", "the case took more than 600 s")) == [
+        "case     outcome  peak  of card  step  tokens/s",
+        "a.py::b  timeout    --       --    --        --",
+    ]
+
+
+def test_command_for_a_gpu_machine_is_the_caller_s() -> None:
+    row = not_measured("my tests/a.py::b", "unsupported", "too large")
+    *_, last = summary.lines([row], command="pytest --vramfit=cpu", gpu_command="pytest --v=gpu")
+    assert last == 'on a GPU machine: pytest --v=gpu "my tests/a.py"'
+
+
+def test_what_the_gpu_does_not_support_is_not_sent_to_a_gpu() -> None:
+    row = not_measured("a.py::b", "unsupported", "no usable GPU", engine="gpu")
+    assert lines(row)[-1] == "1 unsupported (no usable GPU): a.py::b"

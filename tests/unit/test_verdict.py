@@ -1,0 +1,448 @@
+"""From claim and measurement to checks: what passes, what fails, what stays unchecked, and what
+the case is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import (
+    DEVICE,
+    EVIDENCE,
+    FULL,
+    GIB,
+    MEASUREMENT,
+    MIB,
+    MS,
+    OOM,
+    RAN_OUT,
+    SPEC,
+    case,
+    check,
+    claim,
+    with_evidence,
+    with_memory,
+)
+
+from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.spec import CHECKS, Claim
+from pytest_vramfit.verdict import Card, Case, Check, Finding, capacity_to_try, judge, median
+
+NOT_BUILT = {"resident", "step_time", "gpu_time", "peak_baseline"}
+ROOM = 23 * GIB - 512 * MIB
+"""What a step can have on the sample's card: usable, less what lies outside the allocator."""
+
+
+def statuses(judged: Case) -> dict[str, str]:
+    return {one.name: one.status for one in judged.checks}
+
+
+def test_sound_case_fits() -> None:
+    judged = case()
+    assert judged.outcome == "fits"
+    assert statuses(judged) == {
+        "no_oom": "pass",
+        "peak_within_vram": "pass",
+        "trained": "pass",
+        "steady": "pass",
+        **dict.fromkeys(NOT_BUILT, "unchecked"),
+    }
+
+
+def test_checks_of_limits_are_made_only_where_the_marker_has_the_limit() -> None:
+    asked = claim(headroom=Headroom(share=0.1), max_step_ns=MS)
+    assert statuses(case(MEASUREMENT, asked)).keys() - statuses(case()).keys() == {
+        "headroom",
+        "max_step",
+    }
+
+
+def test_checks_that_are_not_built_say_so() -> None:
+    unchecked = [one for one in case().checks if one.status == "unchecked"]
+    assert {one.name for one in unchecked} == NOT_BUILT
+    assert {one.findings for one in unchecked} == {(Finding(kind="not_built"),)}
+
+
+@pytest.mark.parametrize("asked", [claim(), claim(headroom=Headroom(share=0.1), max_step_ns=MS)])
+def test_after_an_oom_every_other_check_is_unchecked(asked: Claim) -> None:
+    """The same checks as of a case that ran."""
+    judged = case(RAN_OUT, asked)
+    assert statuses(judged).keys() == statuses(case(MEASUREMENT, asked)).keys()
+    assert {name for name, status in statuses(judged).items() if status != "unchecked"} == {
+        "no_oom"
+    }
+    assert judged.outcome == "oom"
+
+
+def test_oom_is_requested_of_free_bytes() -> None:
+    assert check(case(RAN_OUT), "no_oom") == Check(
+        name="no_oom",
+        status="fail",
+        value=2 * GIB,
+        limit=512 * MIB,
+        unit="bytes",
+        findings=(Finding(kind="out_of_memory"),),
+    )
+
+
+def test_oom_whose_request_was_not_seen_has_no_figures() -> None:
+    oom = replace(OOM, requested_bytes=None, free_bytes=None)
+    found = check(case(replace(RAN_OUT, oom=oom)), "no_oom")
+    assert (found.status, found.value, found.limit) == ("fail", None, None)
+
+
+@pytest.mark.parametrize(("over", "status"), [(-1, "pass"), (0, "pass"), (1, "fail")])
+def test_peak_counts_what_lies_outside_the_allocator(over: int, status: str) -> None:
+    """The device has 24 GiB; its driver keeps 768 MiB, others hold 256 MiB."""
+    found = check(case(with_memory(forward_peak_bytes=ROOM + over)), "peak_within_vram")
+    assert found.status == status
+    assert (found.value, found.limit, found.unit) == (23 * GIB + over, 23 * GIB, "bytes")
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
+def test_peak_is_that_of_the_worst_phase(phase: str) -> None:
+    judged = case(with_memory(**{f"{phase}_peak_bytes": 24 * GIB}))
+    assert judged.outcome == "over_vram"
+
+
+def test_loading_and_the_first_step_are_not_the_peak() -> None:
+    more = with_memory(load_peak_bytes=99 * GIB, first_step_peak_allocated_bytes=99 * GIB)
+    assert case(more).outcome == "fits"
+
+
+def test_peak_where_nothing_lies_outside_an_allocator() -> None:
+    found = check(case(with_memory(outside_allocator_bytes=None)), "peak_within_vram")
+    assert found.value == 10 * GIB
+
+
+def peaking_at(peak_bytes: int, **changes: Any) -> Measurement:
+    return with_memory(
+        forward_peak_bytes=0, backward_peak_bytes=peak_bytes, optimizer_peak_bytes=0, **changes
+    )
+
+
+@pytest.mark.parametrize(("over", "outcome"), [(0, "fits"), (1, "over_vram")])
+def test_card_of_the_marker_is_the_limit(over: int, outcome: str) -> None:
+    """All of it: whoever gives a size gives what a step can have."""
+    judged = case(peaking_at(8 * GIB - 512 * MIB + over), claim(card_bytes=8 * GIB))
+    assert judged.outcome == outcome
+    assert judged.card == Card(
+        name="Card", total_bytes=8 * GIB, usable_bytes=8 * GIB, emulated=False
+    )
+
+
+def test_without_a_card_the_device_is_the_limit() -> None:
+    assert case().card == Card(
+        name="Card", total_bytes=24 * GIB, usable_bytes=23 * GIB, emulated=False
+    )
+
+
+QUARTER = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.25))
+"""4 GiB of 16 must stay free: with half a GiB outside the allocator, it may have 11.5 GiB."""
+MOST = 11 * GIB + 512 * MIB
+
+
+@pytest.mark.parametrize(("over", "status"), [(0, "pass"), (1, "fail")])
+def test_headroom_decided_by_one_run(over: int, status: str) -> None:
+    """Where the allocator took no more than the step needs there is nothing to try again."""
+    seen = peaking_at(MOST + over, peak_reserved_bytes=MOST + over)
+    found = check(case(seen, QUARTER), "headroom")
+    assert capacity_to_try(QUARTER, seen) is None
+    assert (found.status, found.value, found.limit) == (status, MOST + over, MOST)
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "capacity"),
+    [
+        (MOST - 1, MOST, None),  # stays within: passes
+        (MOST, MOST + 1, MOST),  # the cache does not, the step may
+        (MOST + 1, MOST + 1, None),  # the step does not: fails
+        (8 * GIB, None, None),  # no allocator
+    ],
+)
+def test_second_run_is_asked_for_where_only_the_cache_is_too_large(
+    allocated: int, reserved: int | None, capacity: int | None
+) -> None:
+    seen = peaking_at(allocated, peak_reserved_bytes=reserved)
+    assert capacity_to_try(QUARTER, seen) == capacity
+
+
+def test_no_second_run_without_headroom_or_after_an_oom() -> None:
+    cache = peaking_at(MOST, peak_reserved_bytes=99 * GIB)
+    assert capacity_to_try(claim(), cache) is None
+    assert capacity_to_try(QUARTER, RAN_OUT) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "status", "kind", "outcome"),
+    [
+        (MEASUREMENT, "pass", "ran_with_less", "fits"),
+        (RAN_OUT, "fail", "oom_with_less", "no_headroom"),
+    ],
+    ids=["runs", "oom"],
+)
+def test_headroom_decided_by_a_second_run(
+    second: Measurement, status: str, kind: str, outcome: str
+) -> None:
+    """An out-of-memory error of the second run is no OOM of the case."""
+    seen = peaking_at(10 * GIB, peak_reserved_bytes=12 * GIB)
+    judged = judge("a.py::b", "gpu", QUARTER, seen, second)
+    assert judged.outcome == outcome
+    assert check(judged, "no_oom").status == "pass"
+    assert check(judged, "headroom") == Check(
+        name="headroom",
+        status=status,
+        value=12 * GIB,
+        limit=MOST,
+        unit="bytes",
+        findings=(Finding(kind=kind),),
+    )
+
+
+def test_headroom_larger_than_the_card_leaves_no_room_rather_than_less_than_none() -> None:
+    asked = claim(card_bytes=GIB, headroom=Headroom(size_bytes=8 * GIB))
+    found = check(case(peaking_at(1), asked), "headroom")
+    assert (found.status, found.limit) == ("fail", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ({"loss": None}, Finding(kind="loss_not_finite")),
+        (
+            {"applied_steps": 3, "skipped_steps": 5},
+            Finding(kind="steps_skipped", names=("5",)),
+        ),
+        (
+            {"batches": ((2, 256),)},
+            Finding(kind="other_batches", names=("1 x (2, 512)", "1 x (2, 256)")),
+        ),
+        (
+            {"batches": ((2, 512), (1, 512), (1, 512))},
+            Finding(kind="other_batches", names=("1 x (2, 512)", "1 x (2, 512)", "2 x (1, 512)")),
+        ),
+        ({"batches": ()}, Finding(kind="other_batches", names=("1 x (2, 512)",))),
+        ({"adapters": 12}, Finding(kind="adapters_missing", names=("12", "14"))),
+        ({"trainable_tensors": 0}, Finding(kind="nothing_trainable")),
+        (
+            {"wrongly_trainable": ("embed", "head")},
+            Finding(kind="wrongly_trainable", names=("embed", "head")),
+        ),
+        ({"without_gradient": ("a",)}, Finding(kind="without_gradient", names=("a",))),
+        ({"zero_gradient": ("a",)}, Finding(kind="zero_gradient", names=("a",))),
+        ({"nonfinite_gradient": ("a",)}, Finding(kind="nonfinite_gradient", names=("a",))),
+        ({"unmoved": ("a",)}, Finding(kind="unmoved", names=("a",))),
+        ({"base_changed": ("a",)}, Finding(kind="base_changed", names=("a",))),
+        (
+            {"trainable_dtypes": {"float32": 9, "bfloat16": 1}},
+            Finding(kind="trainable_dtype", names=("float32", "bfloat16")),
+        ),
+        (
+            {"base_dtypes": {"float32": 99, "float16": 1}},
+            Finding(kind="base_dtype", names=("bfloat16", "float16")),
+        ),
+        ({"base_dtypes": {"float32": 89, "bfloat16": 11}}, Finding(kind="not_upcast")),
+        ({"devices": {"cuda": 9, "cpu": 1}}, Finding(kind="elsewhere", names=("cpu",))),
+        (
+            {"quantised_elements": 80_999},
+            Finding(kind="not_quantised", names=("9,001", "90,000")),
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Finding) else None,
+)
+def test_objection(change: dict[str, Any], finding: Finding) -> None:
+    """Each alone makes the case invalid, and no other is raised with it."""
+    judged = case(with_evidence(**change))
+    assert judged.outcome == "invalid"
+    assert check(judged, "trained").findings == (finding,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"applied_steps": 4, "skipped_steps": 9},  # one timed step was applied
+        {"base_dtypes": {"float32": 90, "bfloat16": 10}},  # biases of linears are cast back
+        {"base_dtypes": {}},
+        {"quantised_elements": 81_000},  # 90 %: a router stays unquantised
+        {"total_parameters": 1, "trainable_parameters": 0},
+    ],
+    ids=str,
+)
+def test_no_objection(change: dict[str, Any]) -> None:
+    assert check(case(with_evidence(**change)), "trained").findings == ()
+
+
+def test_trained_is_applied_of_all_steps() -> None:
+    """Three of warm-up and five timed ones."""
+    found = check(case(with_evidence(applied_steps=6)), "trained")
+    assert (found.status, found.value, found.limit, found.unit) == ("pass", 6, 8, "count")
+
+
+def test_micro_batches_of_one_step_may_come_in_any_number_asked() -> None:
+    spec = replace(SPEC, accumulation=3)
+    judged = case(with_evidence(batches=((2, 512),) * 3), claim(spec))
+    assert check(judged, "trained").status == "pass"
+
+
+SOUND_IN_FULL = {
+    "adapters": 0,
+    "adapters_expected": 0,
+    "base_dtypes": {},
+    "quantised_elements": 0,
+}
+
+
+def test_full_training_needs_neither_adapters_nor_quantisation() -> None:
+    judged = case(with_evidence(**SOUND_IN_FULL), claim(FULL))
+    assert check(judged, "trained").findings == ()
+
+
+def test_full_training_is_in_the_dtype_of_the_base() -> None:
+    evidence = with_evidence(**SOUND_IN_FULL, trainable_dtypes={"float16": 1})
+    assert check(case(evidence, claim(FULL)), "trained").findings == (
+        Finding(kind="trainable_dtype", names=("float32", "float16")),
+    )
+
+
+def test_base_that_is_not_upcast_is_in_its_own_dtype() -> None:
+    plain = claim(replace(SPEC, kbit_upcast=False))
+    assert check(case(with_evidence(base_dtypes={"bfloat16": 1}), plain), "trained").findings == ()
+    assert check(case(with_evidence(base_dtypes={"float32": 1}), plain), "trained").findings == (
+        Finding(kind="base_dtype", names=("bfloat16", "float32")),
+    )
+
+
+@pytest.mark.parametrize(("engine", "device"), [("gpu", "cuda"), ("cpu", "cpu")])
+def test_tensors_are_where_the_engine_trains(engine: Any, device: str) -> None:
+    judged = judge("a.py::b", engine, claim(), with_evidence(devices={device: 1}))
+    assert check(judged, "trained").findings == ()
+
+
+def test_all_objections_are_told() -> None:
+    found = check(case(with_evidence(loss=None, unmoved=("a",), devices={"meta": 1})), "trained")
+    assert [one.kind for one in found.findings] == ["loss_not_finite", "unmoved", "elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "grown", "value"),
+    [
+        ((5, 5, 5), (9, 9, 9), (), 0),
+        ((5, 7, 5), (9, 11, 9), (), 0),  # what comes and goes is no growth
+        ((5, 5, 4), (9, 9, 9), (), 0),
+        ((5, 5, 6), (9, 9, 9), ("allocated",), 1),
+        ((5, 5, 5), (9, 9, 11), ("reserved",), 2),
+        ((5, 6, 8), (9, 9, 11), ("allocated", "reserved"), 3),
+        ((5, 6, 8), None, ("allocated",), 3),
+        ((5, 5), None, (), 0),
+    ],
+)
+def test_steady(
+    allocated: tuple[int, ...],
+    reserved: tuple[int, ...] | None,
+    grown: tuple[str, ...],
+    value: int,
+) -> None:
+    judged = case(
+        with_memory(allocated_after_step_bytes=allocated, reserved_after_step_bytes=reserved)
+    )
+    found = check(judged, "steady")
+    assert found.findings == ((Finding(kind="grew", names=grown),) if grown else ())
+    assert (found.status, judged.outcome) == (("fail", "heavier") if grown else ("pass", "fits"))
+    assert (found.value, found.limit) == (value, 0)
+
+
+def test_one_timed_step_shows_no_growth() -> None:
+    one = with_memory(allocated_after_step_bytes=(5,), reserved_after_step_bytes=(9,))
+    found = check(case(one), "steady")
+    assert (found.status, found.findings) == ("unchecked", (Finding(kind="one_step"),))
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "status", "outcome"), [(250, "pass", "fits"), (249, "fail", "slower")]
+)
+def test_max_step_bounds_the_median(limit_ms: int, status: str, outcome: str) -> None:
+    """Of 230, 240, 250, 260 and 900 ms."""
+    judged = case(MEASUREMENT, claim(max_step_ns=limit_ms * MS))
+    assert check(judged, "max_step") == Check(
+        name="max_step", status=status, value=250 * MS, limit=limit_ms * MS, unit="ns"
+    )
+    assert judged.outcome == outcome
+
+
+@given(samples=st.lists(st.integers(1, 10**12), min_size=1, max_size=20).map(tuple))
+def test_median_is_a_sample_with_no_more_above_than_below(samples: tuple[int, ...]) -> None:
+    """One sample more may lie above: of two middle ones it is the lower."""
+    middle = median(samples)
+    below = sum(one < middle for one in samples)
+    above = sum(one > middle for one in samples)
+    assert middle in samples
+    assert 2 * below < len(samples)
+    assert 2 * above <= len(samples)
+
+
+OUTCOMES = {
+    "no_oom": "oom",
+    "peak_within_vram": "over_vram",
+    "resident": "spilled",
+    "headroom": "no_headroom",
+    "trained": "invalid",
+    "max_step": "slower",
+    "step_time": "slower",
+    "gpu_time": "slower",
+    "steady": "heavier",
+    "peak_baseline": "heavier",
+}
+"""Which outcome a failed check makes, in the order in which the first one names the case."""
+
+
+def with_checks(**by_name: Any) -> Case:
+    checks = tuple(Check(name=name, status=status) for name, status in by_name.items())
+    return replace(case(), checks=checks)
+
+
+def test_there_is_an_outcome_for_every_check() -> None:
+    assert tuple(OUTCOMES) == CHECKS
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_outcome_of_one_failed_check(name: str) -> None:
+    others = dict.fromkeys(CHECKS, "pass")
+    assert with_checks(**{**others, name: "fail"}).outcome == OUTCOMES[name]
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_an_unchecked_check_names_no_outcome(name: str) -> None:
+    assert with_checks(**{name: "unchecked"}).outcome == "fits"
+
+
+@given(failed=st.lists(st.sampled_from(CHECKS), min_size=1, unique=True))
+def test_the_first_failed_check_names_the_outcome(failed: list[str]) -> None:
+    """In the order of the table, whatever the order of the checks."""
+    first = next(outcome for name, outcome in OUTCOMES.items() if name in failed)
+    assert with_checks(**dict.fromkeys(failed, "fail")).outcome == first
+
+
+def test_case_that_fails_in_every_way_is_over_the_card_first() -> None:
+    bad = replace(
+        peaking_at(99 * GIB, allocated_after_step_bytes=(1, 2)),
+        evidence=replace(EVIDENCE, loss=None),
+    )
+    judged = case(bad, claim(headroom=Headroom(share=0.1), max_step_ns=1))
+    failed = [one.name for one in judged.checks if one.status == "fail"]
+    assert failed == ["peak_within_vram", "headroom", "trained", "steady", "max_step"]
+    assert judged.outcome == "over_vram"
+
+
+def test_case_keeps_what_it_was_made_from() -> None:
+    judged = judge("a.py::b", "cpu", QUARTER, MEASUREMENT)
+    assert (judged.nodeid, judged.engine) == ("a.py::b", "cpu")
+    assert (judged.claim, judged.measurement) == (QUARTER, MEASUREMENT)
+
+
+def test_usable_memory_is_what_neither_the_driver_nor_others_hold() -> None:
+    assert DEVICE.usable_bytes == 24 * GIB - 768 * MIB - 256 * MIB

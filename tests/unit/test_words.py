@@ -1,0 +1,412 @@
+"""One sentence for every check and every finding, to the letter."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import (
+    FULL,
+    GIB,
+    MEASUREMENT,
+    MIB,
+    MS,
+    OOM,
+    RAN_OUT,
+    SPEC,
+    case,
+    check,
+    claim,
+    with_evidence,
+    with_memory,
+)
+
+from pytest_vramfit import verdict
+from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.reporting import words
+from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
+from pytest_vramfit.verdict import Case, judge
+
+TENTH = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.1))
+
+
+def tried_again(second: Measurement) -> Case:
+    cache = with_memory(peak_reserved_bytes=15 * GIB)
+    return judge("test_a.py::test_b", "gpu", TENTH, cache, second)
+
+
+FINDINGS = [
+    ("did_not_run", "trained", case(RAN_OUT), "the step did not get through"),
+    ("not_built", "gpu_time", case(), "not built yet"),
+    (
+        "one_step",
+        "steady",
+        case(with_memory(allocated_after_step_bytes=(5,))),
+        "one timed step cannot show growth",
+    ),
+    (
+        "grew",
+        "steady",
+        case(with_memory(allocated_after_step_bytes=(5, 6))),
+        "allocated bytes grew from the first timed step to the last",
+    ),
+    (
+        "grew",
+        "steady",
+        case(with_memory(allocated_after_step_bytes=(5, 6), reserved_after_step_bytes=(5, 6))),
+        "allocated and reserved bytes grew from the first timed step to the last",
+    ),
+    (
+        "out_of_memory",
+        "no_oom",
+        case(RAN_OUT),
+        "in the backward of step 1, with 21.0 GiB allocated",
+    ),
+    (
+        "out_of_memory",
+        "no_oom",
+        case(replace(RAN_OUT, oom=replace(OOM, phase="load", step=0, allocated_bytes=7 * MIB))),
+        "while the model was built, with 7.0 MiB allocated",
+    ),
+    (
+        "ran_with_less",
+        "headroom",
+        tried_again(MEASUREMENT),
+        "it also ran with 1.6 GiB less to have: the rest was cache",
+    ),
+    (
+        "oom_with_less",
+        "headroom",
+        tried_again(RAN_OUT),
+        "out of memory in a second run, which had 1.6 GiB less to have",
+    ),
+    ("loss_not_finite", "trained", case(with_evidence(loss=None)), "the loss is not finite"),
+    (
+        "steps_skipped",
+        "trained",
+        case(with_evidence(applied_steps=3, skipped_steps=21)),
+        "the gradient scaler skipped 21 steps and applied none of the timed ones",
+    ),
+    (
+        "other_batches",
+        "trained",
+        case(with_evidence(batches=((2, 256),))),
+        "a step got 1 x (2, 256) instead of 1 x (2, 512)",
+    ),
+    (
+        "other_batches",
+        "trained",
+        case(with_evidence(batches=((2, 512), (1, 512), (1, 512)))),
+        "a step got 1 x (2, 512) and 2 x (1, 512) instead of 1 x (2, 512)",
+    ),
+    (
+        "other_batches",
+        "trained",
+        case(with_evidence(batches=())),
+        "a step got nothing instead of 1 x (2, 512)",
+    ),
+    (
+        "adapters_missing",
+        "trained",
+        case(with_evidence(adapters=12)),
+        "12 modules have the asked adapter instead of 14",
+    ),
+    (
+        "nothing_trainable",
+        "trained",
+        case(with_evidence(trainable_tensors=0)),
+        "nothing is trainable",
+    ),
+    (
+        "wrongly_trainable",
+        "trained",
+        case(with_evidence(wrongly_trainable=("embed.weight", "head.weight", "norm.weight"))),
+        "wrongly trainable or frozen: embed.weight and 2 more",
+    ),
+    (
+        "without_gradient",
+        "trained",
+        case(with_evidence(without_gradient=("a.lora_A",))),
+        "no gradient: a.lora_A",
+    ),
+    (
+        "zero_gradient",
+        "trained",
+        case(with_evidence(zero_gradient=("a.lora_A", "b.lora_A"))),
+        "a gradient of zero: a.lora_A and 1 more",
+    ),
+    (
+        "nonfinite_gradient",
+        "trained",
+        case(with_evidence(nonfinite_gradient=("a.lora_A",))),
+        "gradients not finite: a.lora_A",
+    ),
+    (
+        "unmoved",
+        "trained",
+        case(with_evidence(unmoved=("a{0}.lora_B",))),
+        "did not move: a{0}.lora_B",
+    ),
+    (
+        "base_changed",
+        "trained",
+        case(with_evidence(base_changed=("a.weight",))),
+        "the frozen base changed: a.weight",
+    ),
+    (
+        "elsewhere",
+        "trained",
+        case(with_evidence(devices={"cuda": 1, "meta": 1, "cpu": 1})),
+        "tensors on cpu and meta",
+    ),
+    (
+        "trainable_dtype",
+        "trained",
+        case(with_evidence(trainable_dtypes={"bfloat16": 1, "float16": 1})),
+        "trained in bfloat16 and float16 instead of float32",
+    ),
+    (
+        "base_dtype",
+        "trained",
+        case(with_evidence(base_dtypes={"float32": 99, "float16": 1})),
+        "the base is in float16 instead of bfloat16",
+    ),
+    (
+        "not_upcast",
+        "trained",
+        case(with_evidence(base_dtypes={"bfloat16": 1})),
+        "norms, embeddings and head are not in fp32, though kbit_upcast was asked",
+    ),
+    (
+        "not_quantised",
+        "trained",
+        case(with_evidence(quantised_elements=0)),
+        "90,000 of 90,000 matrix elements are not in the asked 4-bit format",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "judged", "says"), FINDINGS, ids=[row[0] for row in FINDINGS]
+)
+def test_sentence_of_a_finding(kind: str, name: str, judged: Case, says: str) -> None:
+    found = check(judged, name)
+    assert [one.kind for one in found.findings] == [kind]
+    assert words.sentence(found, judged) == says
+
+
+def kinds_in_source() -> set[str]:
+    """Every kind that the verdict's source names: in ``Finding(kind=...)``, in
+    ``_unchecked(name, kind)`` and in the loop ``for kind in (...)``.
+    """
+    places: list[ast.expr] = []
+    for file in Path(verdict.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.For) and ast.unparse(node.target) == "kind":
+                places.append(node.iter)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
+                places += [one.value for one in node.keywords if one.arg == "kind"]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "_unchecked":
+                places += node.args[1:]
+    return {
+        node.value
+        for place in places
+        for node in ast.walk(place)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_every_finding_of_the_verdict_has_its_sentence_here() -> None:
+    assert kinds_in_source() == {row[0] for row in FINDINGS}
+
+
+def test_several_findings_are_one_sentence() -> None:
+    judged = case(with_evidence(loss=None, unmoved=("a",)))
+    assert words.sentence(check(judged, "trained"), judged) == (
+        "the loss is not finite; did not move: a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "judged", "figure", "says"),
+    [
+        pytest.param("no_oom", case(), "", "", id="no OOM"),
+        pytest.param("no_oom", case(RAN_OUT), "2.0 GiB asked for, 512 MiB free", None, id="OOM"),
+        pytest.param(
+            "no_oom",
+            case(replace(RAN_OUT, oom=replace(OOM, requested_bytes=None, free_bytes=None))),
+            "",
+            None,
+            id="OOM not observed",
+        ),
+        pytest.param(
+            "peak_within_vram",
+            case(),
+            "10.5 GiB of 23.0 GiB",
+            "46 % of the card, 512 MiB of it outside the allocator",
+            id="peak within",
+        ),
+        pytest.param(
+            "peak_within_vram",
+            case(with_memory(outside_allocator_bytes=None)),
+            "10.0 GiB of 23.0 GiB",
+            "43 % of the card",
+            id="peak without an allocator",
+        ),
+        pytest.param(
+            "peak_within_vram",
+            case(with_memory(backward_peak_bytes=23 * GIB, outside_allocator_bytes=0)),
+            "23.0 GiB of 23.0 GiB",
+            "100 % of the card",
+            id="peak fills the card",
+        ),
+        pytest.param(
+            "peak_within_vram",
+            case(MEASUREMENT, claim(card_bytes=8 * GIB)),
+            "10.5 GiB of 8.0 GiB",
+            "131 % of the card, 2.5 GiB over; no error was raised",
+            id="peak over",
+        ),
+        pytest.param(
+            "headroom",
+            case(MEASUREMENT, TENTH),
+            "10.0 GiB of 13.9 GiB",
+            "1.6 GiB must stay free",
+            id="headroom",
+        ),
+        pytest.param(
+            "headroom",
+            case(MEASUREMENT, claim(card_bytes=GIB, headroom=Headroom(size_bytes=2 * GIB))),
+            "10.0 GiB of 0 B",
+            "2.0 GiB must stay free",
+            id="headroom larger than the card",
+        ),
+        pytest.param(
+            "headroom", tried_again(MEASUREMENT), "15.0 GiB of 13.9 GiB", None, id="second run"
+        ),
+        pytest.param("trained", case(), "8 of 8 steps applied", "", id="trained"),
+        pytest.param("steady", case(), "no growth", "", id="steady"),
+        pytest.param(
+            "steady",
+            case(with_memory(allocated_after_step_bytes=(9, 5), reserved_after_step_bytes=None)),
+            "no growth",
+            "",
+            id="less in the end",
+        ),
+        pytest.param(
+            "steady",
+            case(with_memory(allocated_after_step_bytes=(0, 3 * MIB))),
+            "3.0 MiB more",
+            None,
+            id="grew",
+        ),
+        pytest.param(
+            "max_step",
+            case(MEASUREMENT, claim(max_step_ns=2_000 * MS)),
+            "250 ms of 2.0 s",
+            "",
+            id="fast enough",
+        ),
+        pytest.param(
+            "max_step",
+            case(MEASUREMENT, claim(max_step_ns=200 * MS)),
+            "250 ms of 200 ms",
+            "1.25 times the limit",
+            id="too slow",
+        ),
+        pytest.param("gpu_time", case(), "", None, id="unchecked"),
+    ],
+)
+def test_figure_and_sentence_of_a_check(
+    name: str, judged: Case, figure: str, says: str | None
+) -> None:
+    """None: the sentence of its finding, as above."""
+    found = check(judged, name)
+    assert words.figure(found) == figure
+    assert says is None or words.sentence(found, judged) == says
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no_oom", "no OOM"),
+        ("peak_within_vram", "peak within VRAM"),
+        ("resident", "resident"),
+        ("headroom", "headroom"),
+        ("trained", "trained"),
+        ("steady", "steady"),
+        ("max_step", "max step"),
+        ("step_time", "step time"),
+        ("gpu_time", "GPU time"),
+        ("peak_baseline", "peak baseline"),
+    ],
+)
+def test_name_of_a_check(name: str, text: str) -> None:
+    assert name in CHECKS
+    assert words.check_name(name) == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (claim(), "Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)"),
+        (claim(FULL), "Small, full fine-tuning, seq 512, batch 2 on Card (24.0 GiB)"),
+        (
+            claim(card_bytes=17_094_934_528),
+            "Small, QLoRA rank 16, seq 512, batch 2 for a card of 15.9 GiB, on Card",
+        ),
+    ],
+)
+def test_title(asked: Claim, text: str) -> None:
+    assert words.title(case(MEASUREMENT, asked)) == text
+
+
+UNUSUAL: list[tuple[dict[str, Any], str]] = [
+    ({"accumulation": 4}, "accumulation 4"),
+    ({"precision": "fp16", "dtype": "fp16"}, "fp16"),
+    ({"precision": "fp32", "dtype": "fp32", "autocast": False}, "fp32"),
+    ({"dtype": "fp32"}, "base in fp32"),
+    ({"autocast": False}, "no autocast"),
+    ({"optimizer": "adamw_8bit"}, "adamw_8bit"),
+    ({"max_grad_norm": None}, "max_grad_norm None"),
+    ({"max_grad_norm": 0.5}, "max_grad_norm 0.5"),
+    ({"checkpointing": True}, "checkpointing"),
+    ({"alpha": 16.0}, "alpha 16.0"),
+    ({"dropout": 0.0}, "dropout 0.0"),
+    ({"targets": "qv"}, "targets qv"),
+    ({"targets": ("q_proj", "v_proj")}, "targets q_proj+v_proj"),
+    ({"double_quant": False}, "no double_quant"),
+    ({"kbit_upcast": False}, "no kbit_upcast"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), UNUSUAL, ids=[row[1] for row in UNUSUAL])
+def test_config_says_what_is_not_a_default(changes: dict[str, Any], says: str) -> None:
+    spec = replace(SPEC, **changes)
+    assert words.config(spec) == f"Small, QLoRA rank 16, seq 512, batch 2, {says}"
+
+
+def test_config_says_all_that_is_not_a_default() -> None:
+    spec = replace(FULL, method="lora", rank=8, alpha=16.0, dropout=0.1, targets="qv", seq=64)
+    assert words.config(replace(spec, batch=1, optimizer="sgd", accumulation=2)) == (
+        "Small, LoRA rank 8, seq 64, batch 1, accumulation 2, base in fp32, sgd, dropout 0.1, "
+        "targets qv"
+    )
+
+
+def test_full_training_s_default_base_is_in_fp32() -> None:
+    assert words.config(replace(FULL, dtype="bf16")) == (
+        "Small, full fine-tuning, seq 512, batch 2, base in bf16"
+    )
+
+
+def test_no_field_with_more_than_one_value_built_goes_unsaid() -> None:
+    """Two specs of one model never bear the same words."""
+    always = {"model", "method", "rank", "seq", "batch"}
+    one_value = {"config", "attention", "adapter_dtype", "quant"}
+    said = {field for changes, _ in UNUSUAL for field in changes}
+    assert always | one_value | said == {field.name for field in fields(TrainSpec)}
