@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_vramfit import values
+from pytest_vramfit.elsewhere import ELSEWHERE
 from pytest_vramfit.quantity import Headroom, parse_duration, parse_size
 from pytest_vramfit.spec import CHECKS
 from pytest_vramfit.values import Read
@@ -185,68 +186,6 @@ KEYWORDS: dict[str, Keyword] = {
     ),
 }
 
-_ELSEWHERE = {
-    "adapter": "method",
-    "attn_implementation": "attention",
-    "autocast_adapter_dtype": "adapter_dtype",
-    "base_model": "model",
-    "batch_size": "batch",
-    "bf16": "precision='bf16'",
-    "block_size": "seq",
-    "bnb_4bit_compute_dtype": "precision",
-    "bnb_4bit_quant_type": "quant",
-    "bnb_4bit_use_double_quant": "double_quant",
-    "cutoff_len": "seq",
-    "enable_liger_kernel": "liger",
-    "finetuning_type": "method",
-    "flash_attention": "attention='flash_attention_2'",
-    "flash_attn": "attention='flash_attention_2'",
-    "fp16": "precision='fp16'",
-    "fp32": "precision='fp32'",
-    "gpu": "card",
-    "gradient_accumulation_steps": "accumulation",
-    "gradient_checkpointing": "checkpointing",
-    "gradient_checkpointing_kwargs": "checkpointing, True or 'reentrant'",
-    "load_in_4bit": "method='qlora'",
-    "load_in_8bit": "quant='int8'",
-    "lora_alpha": "alpha",
-    "lora_dropout": "dropout",
-    "lora_r": "rank",
-    "lora_rank": "rank",
-    "lora_target": "targets",
-    "lora_target_linear": "targets='all-linear'",
-    "lora_target_modules": "targets",
-    "max_length": "seq",
-    "max_seq_len": "seq",
-    "max_seq_length": "seq",
-    "max_steps": "steps",
-    "micro_batch_size": "batch",
-    "model_max_length": "seq",
-    "model_name": "model",
-    "model_name_or_path": "model",
-    "optim": "optimizer",
-    "per_device_train_batch_size": "batch",
-    "pretrained_model_name_or_path": "model",
-    "quantization_bit": "quant",
-    "quantization_config": "quant",
-    "r": "rank",
-    "seq_len": "seq",
-    "seq_length": "seq",
-    "sequence_len": "seq",
-    "sequence_length": "seq",
-    "target_modules": "targets",
-    "torch_compile": "compile",
-    "torch_dtype": "dtype",
-    "train_batch_size": "batch",
-    "use_dora": "dora",
-    "use_flash_attention_2": "attention='flash_attention_2'",
-    "use_liger_kernel": "liger",
-    "use_reentrant": "checkpointing, True or 'reentrant'",
-    "use_rslora": "rslora",
-    "vram": "card",
-}
-"""What other tools call our keywords."""
-
 
 def read_keyword(key: str, value: object) -> Any:
     """The canonical value of one keyword. Raises MarkerError."""
@@ -267,7 +206,7 @@ def read_keyword(key: str, value: object) -> Any:
 
 
 def _hint(key: str) -> str:
-    if key in _ELSEWHERE:
-        return f"here it is {_ELSEWHERE[key]}"
+    if key in ELSEWHERE:
+        return f"here it is {ELSEWHERE[key]}"
     near = values.nearest(key, list(KEYWORDS), cutoff=0.6)
     return f"did you mean {near!r}?" if near else f"it takes {', '.join(KEYWORDS)}"

@@ -34,7 +34,7 @@ def test_among_others(x): pass
 def test_by_keywords(x, vramfit):
     assert (x, vramfit.spec.seq) == (1, 32)
 
-@pytest.mark.parametrize("vramfit", [{"optimizer": "sgd", "targets": ["q_proj"]}], indirect=True)
+@pytest.mark.parametrize("vramfit", [{"double_quant": False, "targets": ["q_proj"]}], indirect=True)
 @pytest.mark.fits_vram(**TINY)
 class TestClass:
     def test_method(self, vramfit):
@@ -126,8 +126,8 @@ def ran(run_once: RunOnce) -> Ran:
         "test_unmarked[mine]",
         "test_among_others[1-seq=32]",
         "test_by_keywords[1-seq=32]",
-        "TestClass::test_method[optimizer=sgd,targets=list]",
-        "TestClass::test_other_method[optimizer=sgd,targets=list]",
+        "TestClass::test_method[double_quant=False,targets=list]",
+        "TestClass::test_other_method[double_quant=False,targets=list]",
         "test_of_another_name[16]",
         "test_of_another_name[32]",
         "TestReplaced::test_unmarked",

@@ -19,7 +19,10 @@ SCHEDULE = Schedule(warmup=2, steps=2)
 BLOCK = 512
 LINEARS = [
     f"model.layers.0.{name}_proj"
-    for name in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+    for name in (
+        *("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o"),
+        *("mlp.gate", "mlp.up", "mlp.down"),
+    )
 ]
 """Of the first of the tiny model's two layers."""
 

@@ -23,7 +23,7 @@ import pytest_vramfit
 PACKAGE = Path(pytest_vramfit.__file__).parent
 
 ORDER = (
-    ("", "catalog", "quantity", "values", "spec", "recorder"),
+    ("", "catalog", "quantity", "values", "elsewhere", "spec", "recorder"),
     ("architecture", "keywords", "marker", "measurement", "training"),
     ("measuring",),
     ("verdict",),
