@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pytest_vramfit import architecture, catalog
 from pytest_vramfit.keywords import MarkerError, read_keyword
 from pytest_vramfit.quantity import NO_HEADROOM
-from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
+from pytest_vramfit.spec import Claim, Dtype, Limits, Schedule, TrainSpec
 from pytest_vramfit.values import either, shown
 
 _ADAPTER = ("rank", "alpha", "dropout", "targets", "adapter_dtype")
@@ -69,19 +69,6 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
     method = merged.get("method", "qlora")
     precision = merged.get("precision", "bf16")
     autocast = merged.get("autocast", True) and precision != "fp32"
-    dtype = merged.get("dtype", "auto")
-    if dtype == "auto":
-        dtype = "fp32" if method == "full" else precision
-    if method == "full" and dtype == "fp16" and precision == "fp16" and autocast:
-        raise MarkerError(
-            "fits_vram: dtype='fp16' cannot be trained in full with precision='fp16' and autocast, "
-            "because the gradient scaler refuses fp16 weights; use dtype='fp32'"
-        )
-    if precision == "fp32" and dtype != "fp32":
-        raise MarkerError(
-            f"fits_vram: dtype={dtype!r} must be 'fp32' where precision='fp32', or the arithmetic "
-            "would not be in fp32"
-        )
     seq = merged.get("seq", 512)
     try:
         name, config = architecture.resolve(merged["model"], rootdir=rootdir)
@@ -119,7 +106,7 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
         batch=merged.get("batch", 1),
         accumulation=merged.get("accumulation", 1),
         precision=precision,
-        dtype=dtype,
+        dtype=_base_dtype(method, precision, autocast, merged.get("dtype", "auto")),
         optimizer=merged.get("optimizer", "adamw"),
         autocast=autocast,
         max_grad_norm=merged.get("max_grad_norm", 1.0),
@@ -127,3 +114,22 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
         attention=merged.get("attention", "sdpa"),
         **fields,
     )
+
+
+def _base_dtype(method: str, precision: Dtype, autocast: bool, asked: str) -> Dtype:  # noqa: FBT001
+    """The dtype that ``dtype`` asks for, where the arithmetic can then be in ``precision``."""
+    if asked == "auto":
+        return "fp32" if method == "full" and autocast else precision
+    if method == "full" and asked == precision == "fp16" and autocast:
+        raise MarkerError(
+            "fits_vram: dtype='fp16' cannot be trained in full with precision='fp16' and autocast, "
+            "because the gradient scaler refuses fp16 weights; use dtype='fp32'"
+        )
+    # a 4-bit linear computes in the dtype it is told to, any other one in that of its weights
+    follows_weights = method != "qlora" or precision == "fp32"
+    if not autocast and follows_weights and asked != precision:
+        raise MarkerError(
+            f"fits_vram: dtype={asked!r} must be {precision!r} where precision={precision!r} and "
+            f"nothing is cast automatically, or the arithmetic would be in {asked}"
+        )
+    return cast("Dtype", asked)

@@ -114,7 +114,7 @@ def longest_sequence(config: Mapping[str, object]) -> int | None:
     without learned positions (rotary ones), which has no such limit.
 
     Raises:
-        TypeError: the config's number of positions is not an integer.
+        TypeError: the config's number of positions is not a positive integer.
 
     """
     learned = _LEARNED_POSITIONS.get(str(config.get("model_type")))
@@ -123,6 +123,6 @@ def longest_sequence(config: Mapping[str, object]) -> int | None:
     key, default = learned
     # transformers takes max_position_embeddings as another name of n_positions.
     positions = config.get("max_position_embeddings", config.get(key, default))
-    if not isinstance(positions, int):
-        raise TypeError(f"the number of positions must be an integer, got {positions!r}")
+    if not isinstance(positions, int) or isinstance(positions, bool) or positions < 1:
+        raise TypeError(f"the number of positions must be a positive integer, got {positions!r}")
     return positions

@@ -65,7 +65,9 @@ def parameter_id(value: object) -> str | None:
 
 
 def _brief(value: object) -> str:
-    return str(value) if isinstance(value, str | int | float | None) else type(value).__name__
+    if isinstance(value, str):
+        return value
+    return shown(value) if isinstance(value, int | float | None) else type(value).__name__
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:

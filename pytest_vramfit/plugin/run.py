@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -131,9 +133,7 @@ class Run:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary."""
-        rows = [
-            {**row, "nodeid": self._config.cwd_relative_nodeid(row["nodeid"])} for row in self._rows
-        ]
+        rows = [{**row, "nodeid": _as_argument(row["nodeid"], self._config)} for row in self._rows]
         if rows:
             from pytest_vramfit.reporting import summary
 
@@ -227,3 +227,13 @@ class Run:
         if case.outcome == "unsupported" and gate.engine != "gpu":
             raise pytest.skip.Exception(case.says, _use_item_location=True)
         raise CouldNotMeasureError(failure.not_measured(claim, case))
+
+
+def _as_argument(nodeid: str, config: pytest.Config) -> str:
+    """The nodeid, whose path is the rootdir's, as an argument from where pytest was called."""
+    called_in = config.invocation_params.dir
+    path, *names = nodeid.split("::")
+    if called_in != config.rootpath:
+        with contextlib.suppress(ValueError):  # on another drive
+            path = os.path.relpath(config.rootpath / path, called_in)
+    return "::".join([path, *names])

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-
 SUITE = """
 import pytest
 

@@ -146,6 +146,10 @@ def test_dtype_auto(method: str, precision: str, dtype: str) -> None:
     assert spec(method=method, precision=precision, dtype="auto").dtype == dtype
 
 
+def test_without_autocast_full_fine_tuning_is_in_the_dtype_of_its_precision() -> None:
+    assert spec(method="full", precision="bf16", autocast=False).dtype == "bf16"
+
+
 def test_autocast_has_nothing_to_do_in_fp32() -> None:
     """One spelling of the same step, so one digest."""
     assert spec(precision="fp32").autocast is False
@@ -294,8 +298,15 @@ def test_wrong_keyword_of_an_outer_layer_is_told_though_an_inner_one_overrides_i
         (
             {"precision": "fp32", "dtype": "bf16"},
             (
-                "fits_vram: dtype='bf16' must be 'fp32' where precision='fp32', or the arithmetic "
-                "would not be in fp32"
+                "fits_vram: dtype='bf16' must be 'fp32' where precision='fp32' and nothing is cast "
+                "automatically, or the arithmetic would be in bf16"
+            ),
+        ),
+        (
+            {"method": "lora", "autocast": False, "dtype": "fp32"},
+            (
+                "fits_vram: dtype='fp32' must be 'bf16' where precision='bf16' and nothing is cast "
+                "automatically, or the arithmetic would be in fp32"
             ),
         ),
         (
@@ -310,7 +321,7 @@ def test_wrong_keyword_of_an_outer_layer_is_told_though_an_inner_one_overrides_i
             {"model": {"model_type": "gpt2", "n_positions": "64"}},
             (
                 "fits_vram: model={'model_type': 'gpt2', 'n_positions': '64'}: the number of "
-                "positions must be an integer, got '64'"
+                "positions must be a positive integer, got '64'"
             ),
         ),
     ],
