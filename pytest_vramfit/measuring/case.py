@@ -55,7 +55,7 @@ class CaseRun:
                 "has to give; run it with --gpu"
             ) from None
         except Exception as error:
-            phase = self._step.phase if self._step is not None else "load"
+            phase = self._step.phase if self._step and self._step_number else "load"
             oom = self._bench.out_of_memory(error, phase, self._step_number)
             if oom is None:
                 raise

@@ -174,20 +174,14 @@ def test_next_command_for_what_a_cpu_cannot_measure(ran: Ran) -> None:
     assert ran.line("on a GPU machine: ") == "on a GPU machine: pytest --gpu test_it.py"
 
 
-SMALL = HEAD + "@pytest.mark.fits_vram(**TINY)\ndef test_small(): pass\n"
-"""It fails by the option's card only."""
-
-
-@pytest.mark.parametrize("given", ["option", "ini"])
-def test_next_command_fails_again(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, given: str
+def test_next_command_can_be_pasted(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From where pytest was called, and with the card that it was judged by."""
-    pytester.makepyfile(**{"below/test_small": SMALL})
-    pytester.makeini("[pytest]" + ("\nvramfit_card = 1MiB" if given == "ini" else ""))
+    """It fails again: from where pytest was called, and with the card that it was judged by."""
+    source = HEAD + "@pytest.mark.fits_vram(**TINY)\ndef test_small(): pass\n"
+    pytester.makepyfile(**{"below/test_small": source})
+    pytester.makeini("[pytest]")
     monkeypatch.chdir(pytester.path / "below")
-    first = run(pytester, "--vramfit=cpu", *(["--vramfit-card=1MiB"] if given == "option" else []))
-    command = first.line("again: ").split()
-    assert command[:2] == ["again:", "pytest"]
+    command = run(pytester, "--vramfit=cpu", "--vramfit-card=1MiB").line("again: ").split()
     again = run(pytester, *command[2:])
-    assert again.output.count("1 failed in ") == 1
+    assert (command[:2], again.word("test_small")) == (["again:", "pytest"], "FAILED")
