@@ -124,7 +124,8 @@ class Measurement:
     step_ns: tuple[int, ...]
     """Wall time of each timed optimizer step."""
     stages_ns: Mapping[str, int]
-    """Where the case's time went: build, warm-up, timed, proof, clean-up."""
+    """Where the case's time went: worker start (waiting for its imports), open (the device, in a
+    worker's first case), build, warm-up, timed, proof, clean-up."""
     versions: Mapping[str, str]
     """Of Python, torch, transformers, peft, bitsandbytes, accelerate, CUDA."""
 

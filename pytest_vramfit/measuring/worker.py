@@ -67,8 +67,12 @@ class _Worker:
         from pytest_vramfit.training.model import UnbuildableError
 
         clean = False
+        opening: dict[str, int] = {}
         try:
-            self._bench = self._bench or self._open()
+            if self._bench is None:
+                begin = time.perf_counter_ns()
+                self._bench = self._open()
+                opening["open"] = time.perf_counter_ns() - begin
             self._bench.begin(request.capacity_bytes)
             try:
                 measurement = self._case_run(request, self._bench, self._report).measure()
@@ -82,7 +86,7 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 (whatever the training libraries raise)
             traceback.print_exc()
             return NotMeasured(outcome="crashed", says=f"{type(error).__name__}: {error}")
-        stages = {**measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
+        stages = {**opening, **measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
         return Measured(
             measurement=replace(measurement, stages_ns=stages),
             # after an out-of-memory error libraries may hold on to parts of the step

@@ -1,5 +1,8 @@
 """What pytest loads: options, marker, fixture; a :class:`~pytest_vramfit.plugin.run.Run` does the
 rest.
+
+These modules import others of the package where they need them: each of its dataclasses would cost
+every run of pytest a millisecond.
 """
 
 from __future__ import annotations
@@ -9,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_vramfit.keywords import KEYWORDS
-from pytest_vramfit.plugin import layers, options
+from pytest_vramfit.plugin import items, options
 from pytest_vramfit.plugin.run import Run
 
 if TYPE_CHECKING:
@@ -38,23 +40,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, read the options."""
     config.addinivalue_line(
         "markers",
-        f"{layers.MARKER}(*, {', '.join(KEYWORDS)}): run this fine-tuning step and assert that it "
-        "fits; see the README",
+        f"{items.MARKER}(*, model, method, rank, seq, batch, ...): run this fine-tuning step and "
+        "assert that it fits; see the README for every keyword",
     )
     config.pluginmanager.register(Run(config, options.read(config)), _RUN)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """``seq=512`` for the fixture's parameters."""
-    return layers.parameter_id(val) if argname == layers.FIXTURE else None
+    if argname != items.FIXTURE:
+        return None
+    from pytest_vramfit.plugin import layers
+
+    return layers.parameter_id(val)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the fixture to tests that are parametrized over it without naming it."""
     names = metafunc.fixturenames
-    if layers.FIXTURE not in names and layers.is_parametrized(metafunc.definition):
-        names.append(layers.FIXTURE)
+    if items.FIXTURE not in names and items.is_parametrized(metafunc.definition):
+        names.append(items.FIXTURE)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,35 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_vramfit.keywords import MarkerError
+from pytest_vramfit.plugin.items import FIXTURE, MARKER, parameters
 from pytest_vramfit.values import shown
-
-MARKER = "fits_vram"
-FIXTURE = "vramfit"
-
-
-def is_case(item: pytest.Item) -> bool:
-    """Whether the test is marked or has the fixture's parameter."""
-    return item.get_closest_marker(MARKER) is not None or FIXTURE in _parameters(item)
-
-
-def is_parametrized(function: pytest.Item) -> bool:
-    """Whether a test function is parametrized over the fixture."""
-    for mark in function.iter_markers("parametrize"):
-        names = mark.args[0] if mark.args else mark.kwargs.get("argnames")
-        listed = names.split(",") if isinstance(names, str) else names
-        if isinstance(listed, list | tuple) and FIXTURE in {str(name).strip() for name in listed}:
-            return True
-    return False
-
-
-def add_fixture(item: pytest.Item) -> None:
-    """Have the item request the fixture, if it does not.
-
-    Its own list of names: pytest shares one among all parameters of a function.
-    """
-    names = getattr(item, "fixturenames", None)
-    if names is not None and FIXTURE not in names:
-        vars(item)["fixturenames"] = [*names, FIXTURE]
 
 
 def of(item: pytest.Item) -> list[Mapping[str, object]]:
@@ -46,9 +19,8 @@ def of(item: pytest.Item) -> list[Mapping[str, object]]:
     Raises MarkerError for markers that do not take keywords or stand twice on one object.
     """
     layers = [_keywords(mark) for node in item.listchain() for mark in _marks(node)]
-    parameters = _parameters(item)
-    if FIXTURE in parameters:
-        value = parameters[FIXTURE]
+    if FIXTURE in parameters(item):
+        value = parameters(item)[FIXTURE]
         if not isinstance(value, Mapping):
             raise MarkerError(
                 f"{FIXTURE}: a parameter must be a dict of fits_vram's keywords, not {shown(value)}"
@@ -68,11 +40,6 @@ def _brief(value: object) -> str:
     if isinstance(value, str):
         return value
     return shown(value) if isinstance(value, int | float | None) else type(value).__name__
-
-
-def _parameters(item: pytest.Item) -> Mapping[str, Any]:
-    callspec = getattr(item, "callspec", None)
-    return {} if callspec is None else callspec.params
 
 
 def _marks(node: Any) -> Iterator[pytest.Mark]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_vramfit.keywords import MarkerError, card_bytes
-from pytest_vramfit.measurement import Engine
+if TYPE_CHECKING:
+    from pytest_vramfit.measurement import Engine
 
 _ENGINES = ("gpu", "cpu", "estimate", "auto", "off")
 _NOT_BUILT_ENGINES = ("estimate", "auto")
@@ -151,6 +151,8 @@ def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str
     card, source = _given(config, "card")
     if not card:
         return None, ""
+    from pytest_vramfit.keywords import MarkerError, card_bytes
+
     try:
         card_bytes(card)
     except MarkerError as error:

@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_vramfit.plugin import layers
+from pytest_vramfit.plugin import items
 from pytest_vramfit.plugin.options import Settings
 
 if TYPE_CHECKING:
@@ -58,24 +58,24 @@ class Run:
         """Start the worker while the rest is collected."""
         if self._config.option.collectonly or self._setup_plan:
             return
-        if layers.is_case(item) or layers.FIXTURE in getattr(item, "fixturenames", ()):
+        if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
             self._ensure_gate()
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give a marked test the fixture, read its marker; skip where no engine was asked for."""
-        if not layers.is_case(item):
+        if not items.is_case(item):
             return
-        layers.add_fixture(item)
+        items.add_fixture(item)
         if self._setup_plan:
             return
         item.stash[_claim] = self._read(item, {})
-        self._skip_without_engine()
+        self._skip_without_engine(item)
 
     def ensure_measured(self, item: pytest.Item) -> None:
         """Raise where all fixtures of a marked test are there but none of them was ours."""
         if _claim in item.stash and _case not in item.stash:
             raise CouldNotMeasureError(
-                f"fits_vram: the fixture {layers.FIXTURE!r} was replaced, so nothing was measured; "
+                f"fits_vram: the fixture {items.FIXTURE!r} was replaced, so nothing was measured; "
                 "parametrize it with indirect=True, and give no other fixture this name"
             )
 
@@ -83,7 +83,7 @@ class Run:
         """Measure the item's case, if it has one."""
         from pytest_vramfit.plugin.fixture import Vramfit
 
-        self._skip_without_engine()
+        self._skip_without_engine(item)
         case = None
         if _claim in item.stash:
             case = self._measure(item, item.stash[_claim], judged=True)
@@ -176,15 +176,15 @@ class Run:
             self._gate.worker.start()
         return self._gate
 
-    def _skip_without_engine(self) -> None:
+    def _skip_without_engine(self, item: pytest.Item) -> None:
         if self._settings.engine is None:
             option = self._settings.gpu_option
-            reason = f"runs with {option}, small cases also with --vramfit=cpu"
-            raise pytest.skip.Exception(reason, _use_item_location=True)
+            _skip(item, f"runs with {option}, small cases also with --vramfit=cpu")
 
     def _read(self, item: pytest.Item, keywords: Mapping[str, object]) -> Claim:
         from pytest_vramfit.keywords import MarkerError
         from pytest_vramfit.marker import read_claim
+        from pytest_vramfit.plugin import layers
 
         default = {} if self._settings.card is None else {"card": self._settings.card}
         try:
@@ -199,13 +199,14 @@ class Run:
         return claim
 
     def _measure(self, item: pytest.Item, claim: Claim, *, judged: bool) -> Case:
-        from pytest_vramfit.measuring.protocol import NotMeasured
+        from pytest_vramfit.measuring.protocol import NotMeasured, Progress
         from pytest_vramfit.plugin.progress import ProgressLine
         from pytest_vramfit.reporting import failure, junit, results
 
         gate = self._ensure_gate()
         assert gate is not None
         progress = ProgressLine(self._config)
+        progress.show(Progress(stage="worker start", done=0, of=1))
         try:
             case = gate.measure(item.nodeid, claim, progress.show)
         except BaseException:
@@ -225,8 +226,14 @@ class Run:
         if not isinstance(case, NotMeasured):
             return case
         if case.outcome == "unsupported" and gate.engine != "gpu":
-            raise pytest.skip.Exception(case.says, _use_item_location=True)
+            _skip(item, case.says)
         raise CouldNotMeasureError(failure.not_measured(claim, case))
+
+
+def _skip(item: pytest.Item, reason: str) -> NoReturn:
+    """Skip at the test's own line, if it has one: an item of a data file has not, and pytest fails."""
+    has_line = item.location[1] is not None
+    raise pytest.skip.Exception(reason, _use_item_location=has_line)
 
 
 def _as_argument(nodeid: str, config: pytest.Config) -> str:

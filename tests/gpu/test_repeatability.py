@@ -1,7 +1,8 @@
 """The same case has the same peaks to the byte, whatever ran before it.
 
 Ties between free blocks of one size go to the lower address, and a remainder of up to 1 MiB counts
-as allocated: the order of the driver's addresses can show in the peaks. It does in the small case.
+as allocated: the order of the driver's addresses can show in the peaks. It did in the small case.
+In what is reserved it still shows, by one segment of the allocator's small pool.
 """
 
 from __future__ import annotations
@@ -23,14 +24,28 @@ OTHERS = (
 )
 TOO_LARGE = {"model": "Qwen2.5-32B", "method": "full", "warmup": 2, "steps": 1}
 MIB = 2**20
+SMALL_SEGMENT = 2 * MIB
+"""kSmallBuffer of c10/core/AllocatorConfig.h."""
 
 
 def figures(measurement: Measurement) -> dict[str, object]:
-    """Everything about memory but what lies outside the allocator."""
+    """Everything about memory that does not depend on the order of addresses."""
     assert measurement.memory is not None
     memory = asdict(measurement.memory)
-    del memory["outside_allocator_bytes"]
+    for name in ("outside_allocator_bytes", "peak_reserved_bytes", "reserved_after_step_bytes"):
+        del memory[name]
     return memory
+
+
+def assert_same(one: Measurement, other: Measurement) -> None:
+    assert figures(one) == figures(other)
+    reserved = [
+        measurement.memory.peak_reserved_bytes
+        for measurement in (one, other)
+        if measurement.memory is not None and measurement.memory.peak_reserved_bytes is not None
+    ]
+    assert len(reserved) == 2
+    assert abs(reserved[0] - reserved[1]) <= SMALL_SEGMENT
 
 
 def outside(measurement: Measurement) -> int:
@@ -51,12 +66,12 @@ def fresh(case, measure_fresh) -> Measurement:
 
 
 def test_in_another_worker(case, fresh, measure):
-    assert figures(measure(**case)) == figures(fresh)
+    assert_same(measure(**case), fresh)
 
 
 def test_the_second_time_in_one_worker(case, fresh, measure):
     measure(**case)
-    assert figures(measure(**case)) == figures(fresh)
+    assert_same(measure(**case), fresh)
 
 
 def test_after_other_cases(case, fresh, measure):
@@ -64,7 +79,7 @@ def test_after_other_cases(case, fresh, measure):
         measure(**other)
     again = measure(**case)
     print("outside", [outside(one) / MIB for one in (fresh, again)])
-    assert figures(again) == figures(fresh)
+    assert_same(again, fresh)
     # kernels that other cases loaded stay, so this is near, not equal
     assert outside(fresh) > 100 * MIB
     assert abs(outside(again) - outside(fresh)) <= 32 * MIB
@@ -72,4 +87,4 @@ def test_after_other_cases(case, fresh, measure):
 
 def test_after_an_out_of_memory_case(case, fresh, measure):
     assert measure(**TOO_LARGE).oom is not None
-    assert figures(measure(**case)) == figures(fresh)
+    assert_same(measure(**case), fresh)

@@ -59,6 +59,22 @@ def pytest_sessionfinish():
     import psutil
     print("processes:", len(psutil.Process().children()))
 """
+DATA_FILE = """
+import pytest
+
+class Item(pytest.Item):
+    def runtest(self): raise AssertionError("it ran")
+
+class File(pytest.File):
+    def collect(self):
+        item = Item.from_parent(self, name="item")
+        item.add_marker(pytest.mark.fits_vram(model="tiny"))
+        yield item
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".yaml":
+        return File.from_parent(parent, path=file_path)
+"""
 REASON = "runs with --gpu, small cases also with --vramfit=cpu"
 SKIPPED = [
     "test_marked",
@@ -107,6 +123,14 @@ def test_nothing_heavy_imported(ran: Ran) -> None:
 
 def test_no_process_started(ran: Ran) -> None:
     assert "processes: 0" in ran.output
+
+
+def test_item_without_a_line_is_skipped(pytester: pytest.Pytester) -> None:
+    """One that a conftest makes of a data file."""
+    pytester.makeconftest(DATA_FILE)
+    pytester.makefile(".yaml", data="")
+    ran = run(pytester)
+    assert (ran.status, " 1 skipped in " in ran.output) == (0, True)
 
 
 def test_no_summary(ran: Ran) -> None:

@@ -1,55 +1,70 @@
-"""What befalls the worker process is an ERROR of one test, and never outlives pytest."""
+"""What befalls the worker process is an ERROR of one test; and it never outlives pytest."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
 from inner import HEAD, SECONDS, Ran, RunOnce
 
-NEVER_ENDS = '"steps": 10_000'
 COMMON = (
     HEAD
     + """
+import signal
 import threading
 import time
+from pathlib import Path
 
 import psutil
 
 LONG = {**TINY, "steps": 10_000}
-PEAKS = []
 
-def workers():
-    return psutil.Process().children()
-
-@pytest.fixture
-def kill_soon():
-    \"\"\"In the middle of the case, or of the start of its worker.\"\"\"
-    killing = threading.Timer(1.5, workers()[0].kill)
-    killing.start()
-    yield
-    killing.join()
+def worker():
+    process, = psutil.Process().children()
+    return process
 """
 )
 FAULTS = (
     COMMON
     + """
+PEAKS = []
+
+@pytest.fixture
+def kill_soon():
+    killing = threading.Timer(1, worker().kill)
+    killing.start()
+    yield
+    killing.join()
+
+@pytest.fixture
+def interrupt_soon():
+    def interrupt(*_):
+        raise RuntimeError("interrupted")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
 @pytest.mark.fits_vram(**TINY)
 def test_first(vramfit):
     PEAKS.append(vramfit.peak_allocated_bytes)
 
-@pytest.mark.fits_vram(**LONG, timeout=2)
+@pytest.mark.fits_vram(**LONG, timeout=0.5)
 def test_timeout(): pass
 
 @pytest.mark.fits_vram(**TINY)
 def test_after_timeout(vramfit):
     assert vramfit.peak_allocated_bytes == PEAKS[0]
-    worker, = workers()
-    worker.kill()
-    worker.wait()
+    process = worker()
+    process.kill()
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
 
 @pytest.mark.fits_vram(**TINY)
 def test_killed_between(): pass
@@ -62,28 +77,38 @@ def test_after_killed_between(vramfit):
 @pytest.mark.fits_vram(**LONG)
 def test_killed_during(): pass
 
-@pytest.mark.timeout(2)
+@pytest.mark.fits_vram(**TINY)
+def test_after_killed_during(vramfit):
+    assert vramfit.peak_allocated_bytes == PEAKS[0]
+
+@pytest.mark.usefixtures("interrupt_soon")
 @pytest.mark.fits_vram(**LONG)
-def test_interrupted_by_another_plugin(): pass
+def test_interrupted(): pass
 
 @pytest.mark.fits_vram(**{**TINY, "seq": 32})
 def test_after_interrupted(vramfit):
-    assert vramfit.outcome == "fits"
+    assert vramfit.peak_allocated_bytes != PEAKS[0]
     assert vramfit.measure(seq=16).peak_allocated_bytes == PEAKS[0]
 
-def test_one_worker_at_a_time():
-    assert len(workers()) == 1
+def test_one_worker_is_left():
+    assert worker().is_running()
 """
 )
-REUSED = (
+PIDS = (
     COMMON
     + """
+def note_the_worker():
+    with Path("pids.txt").open("a") as file:
+        print(worker().pid, file=file)
+
 @pytest.fixture(autouse=True)
-def pids(vramfit, record_property):
-    record_property("pid", workers()[0].pid)
+def before_and_after():
+    note_the_worker()
+    yield
+    note_the_worker()
 
 @pytest.mark.fits_vram(**TINY)
-def test_one(): print("pid", workers()[0].pid)
+def test_one(): pass
 
 @pytest.mark.fits_vram(model={"model_type": "llama", "hidden_act": "wobble"})
 def test_build_that_raises(): pass
@@ -91,10 +116,116 @@ def test_build_that_raises(): pass
 @pytest.mark.fits_vram(**TINY, card="1MiB")
 def test_does_not_fit(): pass
 
-@pytest.mark.fits_vram(**TINY)
-def test_two(): print("pid", workers()[0].pid)
-
 def test_prints_a_lot():
     print("x" * 1_000_000)
+    assert False
+
+@pytest.mark.fits_vram(**TINY)
+def test_two(): pass
 """
 )
+ENDLESS = (
+    COMMON
+    + """
+@pytest.mark.fits_vram(**TINY)
+def test_first():
+    Path("first").touch()
+
+@pytest.mark.fits_vram(**LONG)
+def test_long(): pass
+"""
+)
+
+
+@pytest.fixture
+def ran(run_once: RunOnce) -> Ran:
+    return run_once("--vramfit=cpu", test_it=FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome", "says"),
+    [
+        ("test_timeout", "timeout", "the case took more than 0.5 s"),
+        ("test_killed_between", "crashed", "the worker was killed by SIGKILL"),
+        ("test_killed_during", "crashed", "the worker was killed by SIGKILL"),
+    ],
+)
+def test_fault_is_an_error(ran: Ran, test: str, outcome: str, says: str) -> None:
+    sentence = (
+        f"fits_vram: tiny, QLoRA rank 4, seq 16, batch 1 could not be measured ({outcome}): {says}"
+    )
+    assert (ran.word(test), ran.text(test).splitlines()[0]) == ("ERROR", sentence)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_after_timeout",
+        "test_after_killed_between",
+        "test_after_killed_during",
+        "test_after_interrupted",
+    ],
+)
+def test_next_case_is_right(ran: Ran, test: str) -> None:
+    """The same peak as before the fault, to the byte; and no answer to an earlier question."""
+    assert ran.word(test) == "PASSED", ran.text(test)
+
+
+def test_interruption_is_an_error(ran: Ran) -> None:
+    """An exception from elsewhere while the case runs, such as pytest-timeout's."""
+    assert ran.word("test_interrupted") == "ERROR"
+
+
+def test_one_process_at_a_time(ran: Ran) -> None:
+    assert ran.word("test_one_worker_is_left") == "PASSED"
+
+
+def test_one_process_for_all_cases(run_once: RunOnce) -> None:
+    """Also after a case that did not fit, and one whose build raised."""
+    ran = run_once("--vramfit=cpu", test_it=PIDS)
+    assert len(set((ran.folder / "pids.txt").read_text().split())) == 1
+
+
+def test_isolate_takes_a_process_for_each_case(run_once: RunOnce) -> None:
+    ran = run_once("--vramfit=cpu", "--vramfit-isolate", "-k", "one", test_it=PIDS)
+    assert len(set((ran.folder / "pids.txt").read_text().split())) == 2
+
+
+def test_test_that_prints_a_lot_is_in_nobodys_way(run_once: RunOnce) -> None:
+    ran = run_once("--vramfit=cpu", test_it=PIDS)
+    assert [ran.word(f"test_{name}") for name in ("prints_a_lot", "two")] == ["FAILED", "PASSED"]
+
+
+@pytest.mark.parametrize(
+    ("during", "how"),
+    [
+        ("start", signal.SIGKILL),
+        ("case", signal.SIGKILL),
+        ("case", signal.SIGTERM),
+        ("case", signal.SIGINT),
+    ],
+)
+def test_process_ends_with_pytest(
+    pytester: pytest.Pytester, during: str, how: signal.Signals
+) -> None:
+    pytester.makepyfile(ENDLESS)
+    command = [sys.executable, "-m", "pytest", "--vramfit=cpu"]
+    popen = pytester.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = psutil.Process(popen.pid)
+    if during == "start":
+        wait_until(lambda: bool(process.children()))
+    else:
+        wait_until((pytester.path / "first").exists)
+        time.sleep(1)
+    workers = process.children(recursive=True)
+    popen.send_signal(how)
+    popen.wait(timeout=SECONDS)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert (len(workers), alive) == (1, [])
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,42 @@
+"""Which tests are cases, and that they get the fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+MARKER = "fits_vram"
+FIXTURE = "vramfit"
+
+
+def is_case(item: pytest.Item) -> bool:
+    """Whether the test is marked or has the fixture's parameter."""
+    return item.get_closest_marker(MARKER) is not None or FIXTURE in parameters(item)
+
+
+def is_parametrized(function: pytest.Item) -> bool:
+    """Whether a test function is parametrized over the fixture."""
+    for mark in function.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames")
+        listed = names.split(",") if isinstance(names, str) else names
+        if isinstance(listed, list | tuple) and FIXTURE in {str(name).strip() for name in listed}:
+            return True
+    return False
+
+
+def add_fixture(item: pytest.Item) -> None:
+    """Have the item request the fixture, if it does not.
+
+    Its own list of names: pytest shares one among all parameters of a function.
+    """
+    names = getattr(item, "fixturenames", None)
+    if names is not None and FIXTURE not in names:
+        vars(item)["fixturenames"] = [*names, FIXTURE]
+
+
+def parameters(item: pytest.Item) -> Mapping[str, Any]:
+    """The test's parameters by their names."""
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params

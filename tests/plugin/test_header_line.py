@@ -1,0 +1,71 @@
+"""The line at the top of a run: what will be measured on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from inner import run
+
+PYNVML = """
+class NVMLError(Exception): pass
+
+class Memory:
+    total, reserved, used = 16303 * 2**20, 2**20, 2**20
+
+nvmlMemory_v2 = 2
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
+def nvmlDeviceGetName(handle): return f"Card {handle}"
+def nvmlDeviceGetMemoryInfo(handle, version): return Memory()
+def nvmlSystemGetDriverVersion(): return "580.1"
+"""
+"""Found first: a folder that pytest is called in comes before all packages."""
+
+
+@pytest.fixture(autouse=True)
+def one_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it="def test_it(): pass")
+
+
+@pytest.mark.parametrize("options", [(), ("--vramfit=off",)])
+def test_none_without_engine(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    assert "vramfit: " not in run(pytester, *options).output
+
+
+def test_cpu(pytester: pytest.Pytester) -> None:
+    line = run(pytester, "--vramfit=cpu").line("vramfit: ")
+    assert re.fullmatch(r"vramfit: cpu engine on .+, \d+\.\d GiB", line)
+
+
+def test_cpu_judged_by_a_card(pytester: pytest.Pytester) -> None:
+    line = run(pytester, "--vramfit=cpu", "--vramfit-card=16303MiB").line("vramfit: ")
+    assert line.endswith(" GiB, judged by a card of 16303MiB")
+
+
+def test_gpus(pytester: pytest.Pytester) -> None:
+    """Every card with its memory, and the driver."""
+    pytester.makepyfile(pynvml=PYNVML)
+    assert run(pytester, "--gpu").line("vramfit: ") == (
+        "vramfit: gpu engine on Card 0 16,303 MiB, Card 1 16,303 MiB, driver 580.1"
+    )
+
+
+def test_no_gpu(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(pynvml=PYNVML.replace("return 2", "return 0"))
+    assert run(pytester, "--gpu").line("vramfit: ") == (
+        "vramfit: gpu engine, but no usable GPU: NVML lists none"
+    )
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetMemoryInfo"])
+def test_nvml_that_cannot_be_read(pytester: pytest.Pytester, function: str) -> None:
+    source = re.sub(
+        rf"def {function}(.*): .*", rf"def {function}\1: raise NVMLError('no driver')", PYNVML
+    )
+    pytester.makepyfile(pynvml=source)
+    ran = run(pytester, "--gpu")
+    assert ran.line("vramfit: ") == "vramfit: gpu engine, but no usable GPU: NVML: no driver"

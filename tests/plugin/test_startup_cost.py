@@ -1,0 +1,38 @@
+"""Having the plugin installed costs a run that does not need it almost nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+MOST_MS = 30
+SCRIPT = """
+import sys
+import time
+
+import pytest
+
+def milliseconds(*options):
+    for module in set(sys.modules) - known:
+        del sys.modules[module]
+    begin = time.process_time_ns()
+    assert pytest.main(["-q", *options]) == 0
+    return (time.process_time_ns() - begin) / 1e6
+
+known = set(sys.modules)
+milliseconds("-p", "no:vramfit")
+known = set(sys.modules)
+pairs = [(milliseconds(), milliseconds("-p", "no:vramfit")) for _ in range(15)]
+cost = min(one for one, _ in pairs) - min(other for _, other in pairs)
+print(f"the plugin costs {cost:.1f} ms")
+"""
+
+
+def test_unrelated_run_pays_under_30_ms(pytester: pytest.Pytester) -> None:
+    """Processor time of an empty test with and without it, in turn, the least of each; in one
+    process, which forgets in between what was imported for the plugin: over processes of their own
+    the same time varies by 30 %.
+    """
+    pytester.makepyfile("def test_empty(): pass")
+    last = pytester.runpython(pytester.makepyfile(measure=SCRIPT)).outlines[-1]
+    print(last)
+    assert float(last.split()[-2]) < MOST_MS
