@@ -111,7 +111,7 @@ class _Worker:
         allocator: without this, the first case of a process could differ from its repetition by
         0.4 MiB in 5,700. It is no extra work: the first case would have to load the same.
         """
-        from pytest_vramfit.marker import read_claim
+        from pytest_vramfit.marker.claim import read_claim
 
         claim = read_claim([{"model": "tiny", "seq": 64, "warmup": 2, "steps": 1}], rootdir=Path())
         self._report("open", 0, 1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_vramfit.keywords import MarkerError
+from pytest_vramfit.marker.keywords import MarkerError
+from pytest_vramfit.marker.values import shown
 from pytest_vramfit.plugin.items import FIXTURE, MARKER, parameters
-from pytest_vramfit.values import shown
 
 
 def of(item: pytest.Item) -> list[Mapping[str, object]]:

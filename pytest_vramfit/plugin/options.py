@@ -151,7 +151,7 @@ def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str
     card, source = _given(config, "card")
     if not card:
         return None, ""
-    from pytest_vramfit.keywords import MarkerError, card_bytes
+    from pytest_vramfit.marker.keywords import MarkerError, card_bytes
 
     try:
         card_bytes(card)

@@ -182,8 +182,8 @@ class Run:
             _skip(item, f"runs with {option}, small cases also with --vramfit=cpu")
 
     def _read(self, item: pytest.Item, keywords: Mapping[str, object]) -> Claim:
-        from pytest_vramfit.keywords import MarkerError
-        from pytest_vramfit.marker import read_claim
+        from pytest_vramfit.marker.claim import read_claim
+        from pytest_vramfit.marker.keywords import MarkerError
         from pytest_vramfit.plugin import layers
 
         default = {} if self._settings.card is None else {"card": self._settings.card}
@@ -215,7 +215,7 @@ class Run:
         finally:
             progress.clear()
         if isinstance(case, NotMeasured):
-            row = results.not_measured_row(item.nodeid, gate.engine, claim, case)
+            row = results.not_measured_row(item.nodeid, gate.engine, claim, case, judged=judged)
         else:
             row = results.row(case, judged=judged)
         item.stash.setdefault(_rows, []).append(row)
@@ -231,7 +231,7 @@ class Run:
 
 
 def _skip(item: pytest.Item, reason: str) -> NoReturn:
-    """Skip at the test's own line, if it has one: an item of a data file has not, and pytest fails."""
+    """Skip at the test's own line; a test made of a data file has none, and pytest asserts it."""
     has_line = item.location[1] is not None
     raise pytest.skip.Exception(reason, _use_item_location=has_line)
 

@@ -20,15 +20,14 @@ SCHEMA = "pytest-vramfit/results/1"
 Row = dict[str, Any]
 
 
-def row(case: Case, judged: bool = True) -> Row:  # noqa: FBT001, FBT002 (one flag, named where used)
+def row(case: Case, *, judged: bool) -> Row:
     """A measured case. ``judged`` is False for the cases of ``vramfit.measure``."""
     measurement, spec = case.measurement, case.claim.spec
     step_ns = median(measurement.step_ns) if measurement.step_ns else None
     tokens_per_second = spec.tokens * 1e9 / step_ns if step_ns else None
     return {
-        **_head(case.nodeid, case.engine, case.claim),
+        **_head(case.nodeid, case.engine, case.claim, judged=judged),
         "outcome": case.outcome,
-        "judged": judged,
         "card": asdict(case.card),
         "memory": _memory(measurement.memory),
         "oom": asdict(measurement.oom) if measurement.oom else None,
@@ -57,10 +56,12 @@ def row(case: Case, judged: bool = True) -> Row:  # noqa: FBT001, FBT002 (one fl
     }
 
 
-def not_measured_row(nodeid: str, engine: Engine, claim: Claim, reply: NotMeasured) -> Row:
+def not_measured_row(
+    nodeid: str, engine: Engine, claim: Claim, reply: NotMeasured, *, judged: bool
+) -> Row:
     """A case that could not be measured."""
     return {
-        **_head(nodeid, engine, claim),
+        **_head(nodeid, engine, claim, judged=judged),
         "outcome": reply.outcome,
         "says": reply.says,
         "card": None,
@@ -91,9 +92,10 @@ def write(path: Path, rows: Iterable[Row]) -> None:
         raise
 
 
-def _head(nodeid: str, engine: Engine, claim: Claim) -> Row:
+def _head(nodeid: str, engine: Engine, claim: Claim, *, judged: bool) -> Row:
     return {
         "nodeid": nodeid,
+        "judged": judged,
         "engine": engine,
         "digest": claim.spec.digest,
         "spec": claim.spec.to_json(),

@@ -24,12 +24,11 @@ def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu
         total = sum(names.values())
         checks = "check" if total == 1 else "checks"
         yield f"{total} {checks} unchecked ({reason}): {', '.join(names)}"
-    unsupported: dict[str, list[str]] = {}
-    for row in rows:
-        if row["outcome"] == "unsupported":
-            unsupported.setdefault(row["says"], []).append(row["nodeid"])
-    for reason, nodeids in unsupported.items():
-        yield f"{len(nodeids)} unsupported ({reason}): {', '.join(nodeids)}"
+    unsupported = [row for row in rows if row["outcome"] == "unsupported"]
+    if unsupported:
+        first, number = unsupported[0], len(unsupported)
+        such = ", such as" if number > 1 else ":"
+        yield f"{number} unsupported{such} {first['nodeid']}: {first['says']}"
     yield from _time(measured)
     yield from _next(rows, command, gpu_command)
 
@@ -68,10 +67,12 @@ def _time(measured: Sequence[Row]) -> Iterator[str]:
 
 
 def _next(rows: Sequence[Row], command: str, gpu_command: str) -> Iterator[str]:
-    failed = [row["nodeid"] for row in rows if row.get("judged") and row["outcome"] != "fits"]
     elsewhere = [row for row in rows if row["outcome"] == "unsupported" and row["engine"] != "gpu"]
+    failed = [
+        row for row in rows if row["judged"] and row["outcome"] != "fits" and row not in elsewhere
+    ]
     if failed:
-        yield f"again: {command} {_quoted(failed[0])}"
+        yield f"again: {command} {_quoted(failed[0]['nodeid'])}"
     if elsewhere:
         file = elsewhere[0]["nodeid"].partition("::")[0]
         yield f"on a GPU machine: {gpu_command} {_quoted(file)}"

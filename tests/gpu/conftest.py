@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.marker import read_claim
+from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.measuring import nvml
 from pytest_vramfit.measuring.client import Worker

@@ -81,8 +81,9 @@ class RunOnce(Protocol):
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> Ran:
-    """Run pytest -v on the files that are in the pytester's folder."""
-    result = pytester.runpytest_subprocess("-v", *arguments, timeout=SECONDS)
+    """Run pytest -v on the files that are in the pytester's folder, with this plugin and xdist."""
+    plugins = ("-p", "vramfit", "-p", "xdist")
+    result = pytester.runpytest_subprocess("-v", *plugins, *arguments, timeout=SECONDS)
     return Ran(
         status=int(result.ret),
         output="\n".join([*result.outlines, *result.errlines]),

@@ -158,12 +158,12 @@ def test_summary_counts_unchecked_checks(ran: Ran) -> None:
 
 
 def test_summary_counts_unsupported_cases(ran: Ran) -> None:
-    """With the reason of the skip, and who had it."""
-    counts = [line for line in ran.summary if " unsupported (" in line]
-    assert [re.sub(r"\(.*\)", "()", line) for line in counts] == [
-        "2 unsupported (): test_it.py::test_too_large, test_it.py::test_too_large_too",
-        "1 unsupported (): test_it.py::test_too_slow",
-    ]
+    """With the reason of the first."""
+    counts = [line for line in ran.summary if " unsupported" in line and "--" not in line[:90]]
+    assert len(counts) == 1
+    assert counts[0].startswith(
+        "3 unsupported, such as test_it.py::test_too_large: on the CPU it needs at least "
+    )
 
 
 def test_next_command_runs_the_first_failure(ran: Ran) -> None:

@@ -92,7 +92,7 @@ def on_a_terminal(pytester: pytest.Pytester, *options: str) -> Terminal:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options],
+        [sys.executable, "-m", "pytest", "-p", "vramfit", *options],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

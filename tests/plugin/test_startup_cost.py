@@ -27,11 +27,14 @@ print(f"the plugin costs {cost:.1f} ms")
 """
 
 
-def test_unrelated_run_pays_under_30_ms(pytester: pytest.Pytester) -> None:
+def test_unrelated_run_pays_under_30_ms(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Processor time of an empty test with and without it, in turn, the least of each; in one
     process, which forgets in between what was imported for the plugin: over processes of their own
     the same time varies by 30 %.
     """
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     pytester.makepyfile("def test_empty(): pass")
     last = pytester.runpython(pytester.makepyfile(measure=SCRIPT)).outlines[-1]
     print(last)

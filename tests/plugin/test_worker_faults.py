@@ -209,7 +209,7 @@ def test_process_ends_with_pytest(
     pytester: pytest.Pytester, during: str, how: signal.Signals
 ) -> None:
     pytester.makepyfile(ENDLESS)
-    command = [sys.executable, "-m", "pytest", "--vramfit=cpu"]
+    command = [sys.executable, "-m", "pytest", "-p", "vramfit", "--vramfit=cpu"]
     popen = pytester.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process = psutil.Process(popen.pid)
     if during == "start":

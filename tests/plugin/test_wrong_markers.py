@@ -7,7 +7,7 @@ import re
 import pytest
 from inner import HEAD, Ran, RunOnce
 
-from pytest_vramfit.keywords import KEYWORDS
+from pytest_vramfit.marker.keywords import KEYWORDS
 
 TABLE = r"""
 # how it is written
@@ -151,8 +151,8 @@ fits_vram(model="tiny", method="full", precision="fp16", dtype="fp16")
     fits_vram: dtype='fp16' cannot be trained in full with precision='fp16' and autocast,
     because the gradient scaler refuses fp16 weights; use dtype='fp32'
 fits_vram(model="tiny", precision="fp32", dtype="bf16")
-    fits_vram: dtype='bf16' must be 'fp32' where precision='fp32', or the arithmetic would not
-    be in fp32
+    fits_vram: dtype='bf16' must be 'fp32' where precision='fp32' and nothing is cast
+    automatically, or the arithmetic would be in bf16
 fits_vram(model={"model_type": "gpt2"}, seq=2048)
     fits_vram: seq=2048 must be at most 1,024, the learned positions of custom gpt2
 # what is not built yet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.marker import read_claim
+from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import TrainSpec
 
 

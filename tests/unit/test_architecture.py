@@ -11,9 +11,9 @@ from types import MappingProxyType
 import pytest
 
 from pytest_vramfit import catalog
-from pytest_vramfit.architecture import resolve
-from pytest_vramfit.keywords import MarkerError
-from pytest_vramfit.marker import read_claim
+from pytest_vramfit.marker.architecture import resolve
+from pytest_vramfit.marker.claim import read_claim
+from pytest_vramfit.marker.keywords import MarkerError
 
 LLAMA = {"model_type": "llama", "hidden_size": 64}
 NO_MODEL = "must be a catalogue name, a folder with a config.json, or a dict of config values"

@@ -23,8 +23,8 @@ import pytest_vramfit
 PACKAGE = Path(pytest_vramfit.__file__).parent
 
 ORDER = (
-    ("", "catalog", "quantity", "values", "elsewhere", "spec", "recorder"),
-    ("architecture", "keywords", "marker", "measurement", "training"),
+    ("", "catalog", "quantity", "spec", "recorder"),
+    ("marker", "measurement", "training"),
     ("measuring",),
     ("verdict",),
     ("gate", "reporting"),

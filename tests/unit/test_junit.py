@@ -9,7 +9,7 @@ from pytest_vramfit.reporting import junit, results
 
 
 def test_properties_of_a_case_that_ran() -> None:
-    assert list(junit.properties(results.row(case()))) == [
+    assert list(junit.properties(results.row(case(), judged=True))) == [
         ("vramfit_outcome", "fits"),
         ("vramfit_engine", "gpu"),
         ("vramfit_digest", SPEC.digest),
@@ -23,14 +23,16 @@ def test_properties_of_a_case_that_ran() -> None:
 
 
 def test_figure_that_was_not_measured_has_no_property() -> None:
-    row = results.row(case(with_memory(peak_reserved_bytes=None, outside_allocator_bytes=0)))
+    row = results.row(
+        case(with_memory(peak_reserved_bytes=None, outside_allocator_bytes=0)), judged=True
+    )
     names = dict(junit.properties(row))
     assert "vramfit_peak_reserved_bytes" not in names
     assert names["vramfit_outside_allocator_bytes"] == 0
 
 
 def test_out_of_memory_has_an_outcome_and_no_figures() -> None:
-    assert list(junit.properties(results.row(case(RAN_OUT)))) == [
+    assert list(junit.properties(results.row(case(RAN_OUT), judged=True))) == [
         ("vramfit_outcome", "oom"),
         ("vramfit_engine", "gpu"),
         ("vramfit_digest", SPEC.digest),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vramfit.keywords import KEYWORDS, MarkerError, NotYetError, read_keyword
+from pytest_vramfit.marker.keywords import KEYWORDS, MarkerError, NotYetError, read_keyword
 
 DOCUMENTED = [
     "model", "revision", "weights", "method", "rank", "alpha", "dropout", "targets",

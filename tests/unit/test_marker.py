@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vramfit import catalog
-from pytest_vramfit.keywords import MarkerError, NotYetError
-from pytest_vramfit.marker import read_claim
+from pytest_vramfit.marker.claim import read_claim
+from pytest_vramfit.marker.keywords import MarkerError, NotYetError
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
 

@@ -28,13 +28,13 @@ PROMISED = {
 
 @pytest.mark.parametrize("part", PROMISED)
 def test_row_has_every_promised_key(part: str) -> None:
-    row = results.row(case())
+    row = results.row(case(), judged=True)
     keys = set(row[part] if part else row)
     assert keys >= set(PROMISED[part].split())
 
 
 def test_phases_are_those_promised() -> None:
-    assert results.row(case())["memory"]["phases"] == {
+    assert results.row(case(), judged=True)["memory"]["phases"] == {
         "load": 7 * GIB,
         "forward": 9 * GIB,
         "backward": 10 * GIB,
@@ -44,7 +44,7 @@ def test_phases_are_those_promised() -> None:
 
 def test_row_says_what_was_claimed() -> None:
     asked = claim(FULL, card_bytes=16 * GIB, headroom=Headroom(share=0.1), max_step_ns=MS)
-    row = results.row(case(MEASUREMENT, asked))
+    row = results.row(case(MEASUREMENT, asked), judged=True)
     assert row["nodeid"] == "test_a.py::test_b"
     assert row["engine"] == "gpu"
     assert row["digest"] == FULL.digest
@@ -59,7 +59,7 @@ def test_row_says_what_was_claimed() -> None:
 
 
 def test_row_says_what_was_measured() -> None:
-    row = results.row(case())
+    row = results.row(case(), judged=True)
     memory = {key: value for key, value in row["memory"].items() if key != "phases"}
     assert memory == {
         "peak_allocated_bytes": 10 * GIB,
@@ -82,7 +82,7 @@ def test_row_says_what_was_measured() -> None:
 
 def test_times_are_those_of_the_median_step() -> None:
     """1,024 tokens in 250 ms are 4,096 a second."""
-    times = results.row(case())["time"]
+    times = results.row(case(), judged=True)["time"]
     assert times["step_ns"] == [260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS]
     assert times["tokens_per_second"] == pytest.approx(4_096)
     assert times["seconds_per_10k_tokens"] == pytest.approx(10_000 / 4_096)
@@ -90,12 +90,12 @@ def test_times_are_those_of_the_median_step() -> None:
 
 def test_tokens_of_all_micro_batches_count() -> None:
     spec = replace(SPEC, accumulation=4)
-    times = results.row(case(MEASUREMENT, claim(spec)))["time"]
+    times = results.row(case(MEASUREMENT, claim(spec)), judged=True)["time"]
     assert times["tokens_per_second"] == pytest.approx(4 * 4_096)
 
 
 def test_what_no_engine_measures_yet_is_null() -> None:
-    row = results.row(case())
+    row = results.row(case(), judged=True)
     assert row["memory"]["resident_bytes"] is None
     assert row["memory"]["ledger"] is None
     assert row["time"]["gpu_ns"] is None
@@ -109,14 +109,15 @@ def test_what_an_engine_without_an_allocator_cannot_know_is_null() -> None:
             with_memory(
                 peak_reserved_bytes=None, outside_allocator_bytes=None, allocator_retries=None
             )
-        )
+        ),
+        judged=True,
     )
     for key in ("peak_reserved_bytes", "outside_allocator_bytes", "allocator_retries"):
         assert row["memory"][key] is None
 
 
 def test_after_an_oom_what_was_not_measured_is_null() -> None:
-    row = results.row(case(RAN_OUT))
+    row = results.row(case(RAN_OUT), judged=True)
     assert row["outcome"] == "oom"
     assert row["memory"] is None
     assert row["evidence"] is None
@@ -128,11 +129,16 @@ def test_after_an_oom_what_was_not_measured_is_null() -> None:
 
 
 def test_no_measured_zero_becomes_null() -> None:
-    assert results.row(case(with_memory(allocator_retries=0)))["memory"]["allocator_retries"] == 0
+    assert (
+        results.row(case(with_memory(allocator_retries=0)), judged=True)["memory"][
+            "allocator_retries"
+        ]
+        == 0
+    )
 
 
 def test_checks_are_told_with_figures_and_sentence() -> None:
-    by_name = {one["name"]: one for one in results.row(case())["checks"]}
+    by_name = {one["name"]: one for one in results.row(case(), judged=True)["checks"]}
     assert by_name["peak_within_vram"] == {
         "name": "peak_within_vram",
         "status": "pass",
@@ -152,12 +158,12 @@ def test_checks_are_told_with_figures_and_sentence() -> None:
 
 
 def test_case_of_vramfit_measure_is_marked_as_not_judged() -> None:
-    assert results.row(case())["judged"] is True
+    assert results.row(case(), judged=True)["judged"] is True
     assert results.row(case(), judged=False)["judged"] is False
 
 
 def test_row_of_a_case_that_was_not_measured() -> None:
-    row = results.not_measured_row("test_a.py::test_b", "gpu", claim(), CRASHED)
+    row = results.not_measured_row("test_a.py::test_b", "gpu", claim(), CRASHED, judged=True)
     assert row["outcome"] == "crashed"
     assert row["says"] == "the worker exited with status 1"
     assert row["digest"] == SPEC.digest
@@ -169,9 +175,9 @@ def test_row_of_a_case_that_was_not_measured() -> None:
 def test_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     rows = [
-        results.not_measured_row("test_a.py::test_a", "gpu", claim(), CRASHED),
-        results.row(case()),
-        results.row(case(RAN_OUT)),
+        results.not_measured_row("test_a.py::test_a", "gpu", claim(), CRASHED, judged=True),
+        results.row(case(), judged=True),
+        results.row(case(RAN_OUT), judged=True),
     ]
     results.write(path, rows)
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -197,16 +203,18 @@ def test_file_of_no_rows(tmp_path: Path) -> None:
 
 
 def test_spec_of_a_file_is_read_back(tmp_path: Path) -> None:
-    results.write(tmp_path / "results.json", [results.row(case(MEASUREMENT, claim(FULL)))])
+    results.write(
+        tmp_path / "results.json", [results.row(case(MEASUREMENT, claim(FULL)), judged=True)]
+    )
     document = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert TrainSpec.from_json(document["results"][0]["spec"]) == FULL
 
 
 def test_rows_stay_as_they_are_when_written(tmp_path: Path) -> None:
     """The summary reads them too."""
-    row = results.row(case())
+    row = results.row(case(), judged=True)
     results.write(tmp_path / "results.json", [row])
-    assert row == results.row(case())
+    assert row == results.row(case(), judged=True)
 
 
 def test_file_makes_its_folder(tmp_path: Path) -> None:

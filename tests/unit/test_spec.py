@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import FULL, SPEC
 
-from pytest_vramfit.marker import read_claim
+from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import Limits, TrainSpec
 

@@ -16,12 +16,12 @@ Row = dict[str, Any]
 
 
 def row(nodeid: str, judged: Case) -> Row:
-    return results.row(replace(judged, nodeid=nodeid))
+    return results.row(replace(judged, nodeid=nodeid), judged=True)
 
 
 def not_measured(nodeid: str, outcome: Any, says: str, engine: Any = "cpu") -> Row:
     reply = NotMeasured(outcome=outcome, says=says)
-    return results.not_measured_row(nodeid, engine, claim(), reply)
+    return results.not_measured_row(nodeid, engine, claim(), reply, judged=True)
 
 
 def lines(*rows: Row) -> list[str]:
@@ -57,7 +57,7 @@ def test_cases_of_every_kind() -> None:
         "d.py::crash                      crashed        --       --      --        --",
         "12 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
         "3 checks unchecked (the step did not get through): peak_within_vram, trained, steady",
-        "2 unsupported (it needs 99 GiB; run it with --gpu): c.py::large, c.py::also",
+        "2 unsupported, such as c.py::large: it needs 99 GiB; run it with --gpu",
         "time in s: build 0.9, timed 5.6",
         "again: pytest --gpu a.py::test_of_a_longer_name",
         "on a GPU machine: pytest --gpu c.py",
@@ -106,6 +106,7 @@ def test_only_cases_that_were_not_measured() -> None:
     assert lines(not_measured("a.py::b", "timeout", "the case took more than 600 s")) == [
         "case     outcome  peak  of card  step  tokens/s",
         "a.py::b  timeout    --       --    --        --",
+        "again: pytest --gpu a.py::b",
     ]
 
 
@@ -117,4 +118,7 @@ def test_command_for_a_gpu_machine_is_the_caller_s() -> None:
 
 def test_what_the_gpu_does_not_support_is_not_sent_to_a_gpu() -> None:
     row = not_measured("a.py::b", "unsupported", "no usable GPU", engine="gpu")
-    assert lines(row)[-1] == "1 unsupported (no usable GPU): a.py::b"
+    assert lines(row)[-2:] == [
+        "1 unsupported: a.py::b: no usable GPU",
+        "again: pytest --gpu a.py::b",
+    ]

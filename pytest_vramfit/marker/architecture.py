@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vramfit import catalog
-from pytest_vramfit.values import shown
+from pytest_vramfit.marker.values import shown
 
 _ABOUT_THE_FILE = frozenset(
     {"_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache"}

@@ -1,7 +1,7 @@
 """From the markers of one test to its :class:`~pytest_vramfit.spec.Claim`.
 
 Every way in which a marker can be wrong ends in one MarkerError of one sentence, raised here or
-in :mod:`pytest_vramfit.keywords`.
+in :mod:`pytest_vramfit.marker.keywords`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pytest_vramfit import architecture, catalog
-from pytest_vramfit.keywords import MarkerError, read_keyword
+from pytest_vramfit import catalog
+from pytest_vramfit.marker import architecture
+from pytest_vramfit.marker.keywords import MarkerError, read_keyword
+from pytest_vramfit.marker.values import either, shown
 from pytest_vramfit.quantity import NO_HEADROOM
 from pytest_vramfit.spec import Claim, Dtype, Limits, Schedule, TrainSpec
-from pytest_vramfit.values import either, shown
 
 _ADAPTER = ("rank", "alpha", "dropout", "targets", "adapter_dtype")
 _QUANTISATION = ("quant", "double_quant", "kbit_upcast")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_vramfit import values
-from pytest_vramfit.elsewhere import ELSEWHERE
+from pytest_vramfit.marker import values
+from pytest_vramfit.marker.elsewhere import ELSEWHERE
+from pytest_vramfit.marker.values import Read
 from pytest_vramfit.quantity import Headroom, parse_duration, parse_size
 from pytest_vramfit.spec import CHECKS
-from pytest_vramfit.values import Read
 
 
 class MarkerError(ValueError):
