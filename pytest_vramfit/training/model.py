@@ -35,23 +35,18 @@ def outline(spec: TrainSpec) -> PreTrainedModel:
     """The model on ``meta``, with 4-bit linears in place where the spec quantises; no bytes yet."""
     values = dict(spec.config)
     model_type = values.pop("model_type")
+    if model_type not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise UnbuildableError(f"model_type {model_type!r} is unknown to transformers{hint}")
     try:
         config = AutoConfig.for_model(model_type, **values)
-    except ValueError as error:
-        near = difflib.get_close_matches(model_type, _model_types(), n=1)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
-        raise UnbuildableError(
-            f"model_type {model_type!r} is unknown to transformers{hint}"
-        ) from error
-    except Exception as error:  # transformers checks config values by raising what it likes
-        raise UnbuildableError(f"model: {_first_line(error)}") from error
-    config.use_cache = False
-    try:
+        config.use_cache = False
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=DTYPES[spec.dtype], attn_implementation=spec.attention
             )
-    except Exception as error:
+    except Exception as error:  # transformers checks config values by raising what it likes
         raise UnbuildableError(f"model: {_first_line(error)}") from error
     if spec.method == "qlora":
         _lay_out_in_4bit(model, spec)
@@ -119,10 +114,6 @@ def _quantise(weight: nn.Parameter, outline: Params4bit) -> nn.Parameter:
         weight.device
     )
     return quantised
-
-
-def _model_types() -> list[str]:
-    return list(CONFIG_MAPPING)
 
 
 def _first_line(error: BaseException) -> str:

@@ -143,6 +143,11 @@ def test_stage_stays_on_its_line(terminal: Terminal) -> None:
     assert max(map(len, terminal.history)) == COLUMNS
 
 
+def test_line_is_clear_when_the_case_is_done(terminal: Terminal) -> None:
+    """The last thing that was written behind the dots was nothing."""
+    assert terminal.history[-1] == f"test_it.py {'.' * 20}"
+
+
 def test_no_mark_is_left(terminal: Terminal, pytester: pytest.Pytester) -> None:
     """The lines of dots are those of a run in which nothing is measured."""
     measured = '@pytest.mark.fits_vram(**{**TINY, "steps": 2})\ndef test_case(vramfit):'

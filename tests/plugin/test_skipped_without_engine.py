@@ -27,8 +27,8 @@ def test_indirect(vramfit): pass
 
 def test_unmarked_with_the_fixture(vramfit): pass
 
-@pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.fits_vram(**TINY))])
-def test_one_of_two(x): pass
+@pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.fits_vram(**TINY)), 3])
+def test_one_of_three(x): pass
 
 @pytest.fixture
 def vramfit_like(request):
@@ -82,7 +82,7 @@ SKIPPED = [
     "test_with_fixtures",
     "test_indirect[model=tiny,rank=4,seq=16,steps=1,warmup=2]",
     "test_unmarked_with_the_fixture",
-    "test_one_of_two[2]",
+    "test_one_of_three[2]",
 ]
 
 
@@ -104,7 +104,15 @@ def test_reason_names_the_options_that_run_them(ran: Ran) -> None:
     assert [one.rpartition(": ")[2] for one in skips if one not in ours] == ["mine", "mine"]
 
 
-@pytest.mark.parametrize("test", ["test_one_of_two[1]", "test_of_a_similar_name[1]", "test_plain"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_one_of_three[1]",
+        "test_one_of_three[3]",
+        "test_of_a_similar_name[1]",
+        "test_plain",
+    ],
+)
 def test_unmarked_runs(ran: Ran, test: str) -> None:
     """Also beside a marked one of the same function."""
     assert ran.word(test) == "PASSED"

@@ -83,6 +83,7 @@ def test_an_optimizer_that_does_nothing(rig):
     assert broken.findings() == {"unmoved", "zero_gradient"}  # A has no gradient while B is 0
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
 def test_checkpointed_blocks_without_gradients(rig):
     """The classic: frozen inputs to reentrant checkpointing leave every adapter untrained."""
     broken = rig(checkpointing=True)
