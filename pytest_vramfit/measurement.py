@@ -6,7 +6,7 @@ that was not measured is None, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -129,6 +129,11 @@ class Measurement:
     versions: Mapping[str, str]
     """Of Python, torch, transformers, peft, bitsandbytes, accelerate, CUDA."""
 
+    @property
+    def median_step_ns(self) -> int | None:
+        """The middle of the timed steps; None where there is none."""
+        return median(self.step_ns) if self.step_ns else None
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
@@ -146,6 +151,11 @@ class Measurement:
             stages_ns=values["stages_ns"],
             versions=values["versions"],
         )
+
+
+def median(samples: Sequence[int]) -> int:
+    """The middle sample, the lower one of two: a sample that was taken, not a mean."""
+    return sorted(samples)[(len(samples) - 1) // 2]
 
 
 def _tuples(values: Any) -> Any:

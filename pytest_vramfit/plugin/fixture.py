@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_vramfit.spec import Limits, TrainSpec
-from pytest_vramfit.verdict import Case, Check, median
+from pytest_vramfit.verdict import Case, Check
 
 
 class MeasuredCase:
@@ -64,7 +64,7 @@ class MeasuredCase:
     @property
     def step_ns(self) -> int | None:
         """Median wall time of an optimizer step."""
-        return median(self.samples) if self.samples else None
+        return self._case.measurement.median_step_ns
 
     @property
     def gpu_ns(self) -> int | None:
@@ -74,12 +74,12 @@ class MeasuredCase:
     @property
     def tokens_per_second(self) -> float | None:
         """Trained tokens in a second of wall time."""
-        return self.spec.tokens * 1e9 / self.step_ns if self.step_ns else None
+        return self._case.tokens_per_second
 
     @property
     def seconds_per_10k_tokens(self) -> float | None:
         """Wall time for ten thousand tokens."""
-        return 1e4 / self.tokens_per_second if self.tokens_per_second else None
+        return self._case.seconds_per_10k_tokens
 
     @property
     def joules_per_10k_tokens(self) -> float | None:

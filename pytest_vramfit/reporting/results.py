@@ -13,7 +13,7 @@ from pytest_vramfit.measurement import Engine, Memory
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim
-from pytest_vramfit.verdict import Case, median
+from pytest_vramfit.verdict import Case
 
 SCHEMA = "pytest-vramfit/results/1"
 
@@ -22,9 +22,7 @@ Row = dict[str, Any]
 
 def row(case: Case, *, judged: bool) -> Row:
     """A measured case. ``judged`` is False for the cases of ``vramfit.measure``."""
-    measurement, spec = case.measurement, case.claim.spec
-    step_ns = median(measurement.step_ns) if measurement.step_ns else None
-    tokens_per_second = spec.tokens * 1e9 / step_ns if step_ns else None
+    measurement = case.measurement
     return {
         **_head(case.nodeid, case.engine, case.claim, judged=judged),
         "outcome": case.outcome,
@@ -34,8 +32,8 @@ def row(case: Case, *, judged: bool) -> Row:
         "time": {
             "step_ns": list(measurement.step_ns) or None,
             "gpu_ns": None,
-            "tokens_per_second": tokens_per_second,
-            "seconds_per_10k_tokens": 1e4 / tokens_per_second if tokens_per_second else None,
+            "tokens_per_second": case.tokens_per_second,
+            "seconds_per_10k_tokens": case.seconds_per_10k_tokens,
             "joules_per_10k_tokens": None,
             "stages_ns": dict(measurement.stages_ns),
         },

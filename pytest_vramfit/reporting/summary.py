@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pytest_vramfit.measurement import median
 from pytest_vramfit.reporting import figures
 from pytest_vramfit.reporting.results import Row
 
@@ -46,12 +47,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     if memory is None:
         return (row["outcome"], "--", "--", "--", "--")
     peak, times = memory["peak_allocated_bytes"], row["time"]
-    step_ns = sorted(times["step_ns"])[(len(times["step_ns"]) - 1) // 2]
     return (
         row["outcome"],
         figures.size(peak),
         figures.percent(peak, card["usable_bytes"]),
-        figures.duration(step_ns),
+        figures.duration(median(times["step_ns"])),
         figures.count(times["tokens_per_second"]),
     )
 

@@ -76,3 +76,14 @@ class Case:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name for check in self.checks if check.status == "fail"}
         return next((_FAILS_AS[name] for name in CHECKS if name in failed), "fits")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens trained on in a second of wall time, at the median step."""
+        step_ns = self.measurement.median_step_ns
+        return self.claim.spec.tokens * 1e9 / step_ns if step_ns else None
+
+    @property
+    def seconds_per_10k_tokens(self) -> float | None:
+        """Wall time for ten thousand tokens."""
+        return 1e4 / self.tokens_per_second if self.tokens_per_second else None

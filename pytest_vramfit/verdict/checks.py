@@ -158,11 +158,6 @@ def _growth(series: tuple[int, ...]) -> int:
 
 
 def _max_step(claim: Claim, measurement: Measurement) -> Iterator[Check]:
-    limit = claim.limits.max_step_ns
-    if limit is not None:
-        yield _check("max_step", median(measurement.step_ns), limit, "ns")
-
-
-def median(samples: tuple[int, ...]) -> int:
-    """The middle sample, the lower one of two: a sample that was taken, not a mean."""
-    return sorted(samples)[(len(samples) - 1) // 2]
+    limit, step_ns = claim.limits.max_step_ns, measurement.median_step_ns
+    if limit is not None and step_ns is not None:
+        yield _check("max_step", step_ns, limit, "ns")

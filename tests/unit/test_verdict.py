@@ -28,10 +28,10 @@ from samples import (
     with_memory,
 )
 
-from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.measurement import Measurement, median
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Claim
-from pytest_vramfit.verdict import Card, Case, Check, Finding, capacity_to_try, judge, median
+from pytest_vramfit.verdict import Card, Case, Check, Finding, capacity_to_try, judge
 
 NOT_BUILT = {"resident", "step_time", "gpu_time", "peak_baseline"}
 ROOM = 23 * GIB - 512 * MIB
