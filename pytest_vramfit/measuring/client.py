@@ -125,7 +125,9 @@ class _Process:
                         message, measurement=replace(message.measurement, stages_ns=stages)
                     )
                 if isinstance(message, NotMeasured):
-                    return replace(message, output=self._output(begin))
+                    # what the libraries say matters only where something broke
+                    output = self._output(begin) if message.outcome == "crashed" else ""
+                    return replace(message, output=output)
                 if isinstance(message, Progress):
                     if not holds_device:
                         deadline = time.monotonic() + request.schedule.timeout_s

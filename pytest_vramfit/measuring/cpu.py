@@ -17,6 +17,7 @@ from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training.model import DTYPES, forget_tables
 
+TEN_MINUTES = 600
 MOST_SECONDS = 120
 """A case that would take longer is not for the CPU."""
 _SHARE_OF_AVAILABLE = 0.9
@@ -65,9 +66,10 @@ class CpuBench:
     def check_time(self, seconds: float) -> None:
         """Refuse a case that would take this long."""
         if seconds > MOST_SECONDS:
+            minutes = f"{seconds / 60:.1f}" if seconds < TEN_MINUTES else f"{seconds / 60:,.0f}"
             raise UnsupportedError(
-                f"on the CPU it would take about {seconds / 60:.0f} minutes, more than "
-                f"{MOST_SECONDS // 60}; run it with --gpu"
+                f"on the CPU it would take about {minutes} minutes, and {MOST_SECONDS // 60} are "
+                "the limit; run it with --gpu"
             )
 
     def settle(self) -> None:

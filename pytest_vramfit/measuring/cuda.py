@@ -19,7 +19,8 @@ class CudaBench:
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            raise UnsupportedError(f"no usable GPU: torch {torch.__version__} sees no CUDA device")
+            sees = "sees no CUDA device" if torch.version.cuda else "is a build without CUDA"
+            raise UnsupportedError(f"no usable GPU: torch {torch.__version__} {sees}")
         self.torch_device = torch.device("cuda", 0)
         self._uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
         try:

@@ -66,13 +66,14 @@ class _Worker:
         from pytest_vramfit.measuring.bench import UnsupportedError
         from pytest_vramfit.training.model import UnbuildableError
 
-        clean = False
         opening: dict[str, int] = {}
+        clean = True  # nothing was touched yet
         try:
             if self._bench is None:
                 begin = time.perf_counter_ns()
                 self._bench = self._open()
                 opening["open"] = time.perf_counter_ns() - begin
+            clean = False
             self._bench.begin(request.capacity_bytes)
             try:
                 measurement = self._case_run(request, self._bench, self._report).measure()

@@ -67,10 +67,9 @@ def _time(measured: Sequence[Row]) -> Iterator[str]:
 
 
 def _next(rows: Sequence[Row], command: str, gpu_command: str) -> Iterator[str]:
+    no_failure = ("fits", "unsupported")
+    failed = [row for row in rows if row["judged"] and row["outcome"] not in no_failure]
     elsewhere = [row for row in rows if row["outcome"] == "unsupported" and row["engine"] != "gpu"]
-    failed = [
-        row for row in rows if row["judged"] and row["outcome"] != "fits" and row not in elsewhere
-    ]
     if failed:
         yield f"again: {command} {_quoted(failed[0]['nodeid'])}"
     if elsewhere:
