@@ -29,6 +29,7 @@ from pytest_vramfit.measuring.protocol import (
 
 STARTUP_SECONDS = 300.0
 """For importing the libraries: 13 to 20 s were seen on a GPU machine with a cold disk cache."""
+_SECONDS_TO_END = 10.0
 _OUTPUT_CHARACTERS = 4000
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 _PROGRAM = (
@@ -61,7 +62,9 @@ class Worker:
         self._process: _Process | None = None
 
     def start(self) -> None:
-        """Start importing in the background, if no process is there."""
+        """Start importing in the background, if no living process is there."""
+        if self._process is not None and self._process.has_ended():
+            self.stop()  # while nobody asked for anything: the next case shall not pay for it
         if self._process is None:
             self._process = _Process(self._engine)
 
@@ -75,7 +78,12 @@ class Worker:
         """Measure one case, in at most its timeout from the moment it has the device."""
         self.start()
         assert self._process is not None
-        reply = self._process.ask(request, on_progress)
+        try:
+            reply = self._process.ask(request, on_progress)
+        except BaseException:
+            # interrupted from elsewhere: its reply must not be taken for that of the next request
+            self.stop()
+            raise
         if not reply.clean:
             self.stop()
             self.start()  # imports while pytest reports
@@ -142,6 +150,10 @@ class _Process:
             says = f"the worker {self._ending()}"
             return NotMeasured(outcome="crashed", says=says, output=self._output(begin))
 
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._popen.poll() is not None
+
     def kill(self) -> None:
         """End the process and its children now."""
         if hasattr(os, "killpg"):
@@ -162,7 +174,8 @@ class _Process:
                 self._messages.put(read(line))
         except ValueError:  # the pipe was closed under us: we are being killed
             pass
-        self._messages.put(None)
+        finally:
+            self._messages.put(None)
 
     def _next(self, deadline: float) -> Message:
         """The next message; TimeoutError past the deadline, EOFError when the process is gone."""
@@ -175,7 +188,10 @@ class _Process:
         return message
 
     def _ending(self) -> str:
-        code = self._popen.wait()
+        try:
+            code = self._popen.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its end of the conversation"
         if code >= 0:
             return f"exited with status {code}"
         try:

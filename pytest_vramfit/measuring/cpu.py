@@ -9,6 +9,7 @@ import gc
 import time
 
 import torch
+from bitsandbytes.nn import Params4bit
 
 from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.measuring import host
@@ -22,6 +23,7 @@ MOST_SECONDS = 120
 """A case that would take longer is not for the CPU."""
 _SHARE_OF_AVAILABLE = 0.9
 _PROBE_SIZE = 512
+_SAMPLE_WEIGHTS = 2**22
 
 
 class CpuBench:
@@ -47,8 +49,8 @@ class CpuBench:
         """Refuse what needs more memory than is free or more than two minutes.
 
         Memory at the least: the weights, and for ``full`` gradients and Adam's two states. Time:
-        6 floating-point operations a parameter and token (2 more to recompute), at the rate of a
-        small matrix product in the same dtype.
+        making the weights, and 6 floating-point operations a parameter and token (2 more to
+        recompute), each at the rate of a small sample of it.
         """
         weight = 0.52 if spec.method == "qlora" else DTYPES[spec.dtype].itemsize
         states = 3 if spec.optimizer == "adamw" else 1
@@ -61,10 +63,8 @@ class CpuBench:
             )
         operations = (8 if spec.checkpointing else 6) * parameters * spec.tokens
         steps = schedule.warmup + schedule.steps
-        self.check_time(operations * steps / _operations_per_second(DTYPES[spec.precision]))
-
-    def check_time(self, seconds: float) -> None:
-        """Refuse a case that would take this long."""
+        seconds = parameters / _weights_per_second(spec) if parameters > _SAMPLE_WEIGHTS else 0.0
+        seconds += operations * steps / _operations_per_second(DTYPES[spec.precision])
         if seconds > MOST_SECONDS:
             minutes = f"{seconds / 60:.1f}" if seconds < TEN_MINUTES else f"{seconds / 60:,.0f}"
             raise UnsupportedError(
@@ -112,6 +112,15 @@ class CpuBench:
         self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         gc.collect()
         return self._recorder.live_bytes == 0
+
+
+def _weights_per_second(spec: TrainSpec) -> float:
+    """The rate at which weights are drawn and, for ``qlora``, quantised."""
+    begin = time.perf_counter()
+    weight = torch.empty(_SAMPLE_WEIGHTS, dtype=DTYPES[spec.dtype]).normal_().view(-1, 1024)
+    if spec.method == "qlora":
+        Params4bit(weight, requires_grad=False, quant_type=spec.quant).to("cpu")
+    return weight.numel() / (time.perf_counter() - begin)
 
 
 def _operations_per_second(dtype: torch.dtype) -> float:

@@ -209,9 +209,6 @@ class Run:
         progress.show(Progress(stage="worker start", done=0, of=1))
         try:
             case = gate.measure(item.nodeid, claim, progress.show)
-        except BaseException:
-            gate.worker.stop()  # or its reply would be taken for that of the next request
-            raise
         finally:
             progress.clear()
         if isinstance(case, NotMeasured):

@@ -28,7 +28,9 @@ def duration(nanoseconds: int) -> str:
         return f"{nanoseconds / _SECOND:.1f} s"
     if nanoseconds >= _MILLISECOND:
         return f"{nanoseconds / _MILLISECOND:.0f} ms"
-    return f"{nanoseconds / _MICROSECOND:.0f} us"
+    if nanoseconds >= _MICROSECOND:
+        return f"{nanoseconds / _MICROSECOND:.0f} us"
+    return f"{nanoseconds} ns"
 
 
 def seconds(nanoseconds: int) -> str:

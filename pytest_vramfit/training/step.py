@@ -20,6 +20,8 @@ from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training.model import DTYPES, SEED
 
 LEARNING_RATE = 1e-4
+SGD_LEARNING_RATE = 0.1
+"""With less, LoRA's A would not move: its gradient is as small as B, and SGD does not scale it."""
 
 
 class Meter(Protocol):
@@ -135,7 +137,7 @@ class Step:
 def make_optimizer(parameters: list[nn.Parameter], spec: TrainSpec) -> torch.optim.Optimizer:
     """The optimizer under its name in the spec, without weight decay, as Trainer's default."""
     if spec.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=LEARNING_RATE)
+        return torch.optim.SGD(parameters, lr=SGD_LEARNING_RATE)
     if spec.optimizer == "adamw_8bit":
         eight_bit: torch.optim.Optimizer = AdamW8bit(parameters, lr=LEARNING_RATE, weight_decay=0.0)
         return eight_bit

@@ -146,7 +146,6 @@ def ran(run_once: RunOnce) -> Ran:
     ("test", "outcome", "says"),
     [
         ("test_timeout", "timeout", "the case took more than 0.5 s"),
-        ("test_killed_between", "crashed", "the worker was killed by SIGKILL"),
         ("test_killed_during", "crashed", "the worker was killed by SIGKILL"),
     ],
 )
@@ -169,6 +168,11 @@ def test_fault_is_an_error(ran: Ran, test: str, outcome: str, says: str) -> None
 def test_next_case_is_right(ran: Ran, test: str) -> None:
     """The same peak as before the fault, to the byte; and no answer to an earlier question."""
     assert ran.word(test) == "PASSED", ran.text(test)
+
+
+def test_worker_that_ended_between_two_cases_is_replaced(ran: Ran) -> None:
+    """It was no case's fault."""
+    assert ran.word("test_killed_between") == "PASSED", ran.text("test_killed_between")
 
 
 def test_interruption_is_an_error(ran: Ran) -> None:

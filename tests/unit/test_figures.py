@@ -42,8 +42,8 @@ def test_size_says_what_it_was_to_a_twentieth(size_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("nanoseconds", "text"),
     [
-        (0, "0 us"),
-        (999, "1 us"),
+        (0, "0 ns"),
+        (999, "999 ns"),
         (350_400, "350 us"),
         (1_000_000, "1 ms"),
         (231_400_000, "231 ms"),
