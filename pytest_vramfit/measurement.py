@@ -84,9 +84,15 @@ class Evidence:
     """Optimizer steps that the gradient scaler skipped."""
     batches: tuple[tuple[int, ...], ...]
     """The shapes of token ids that reached the input embedding in one optimizer step."""
+    layer_runs: int
+    """How often a layer's forward ran in one optimizer step, recomputation included."""
+    not_training: tuple[str, ...]
+    """Modules in evaluation mode: without dropout, without checkpointing."""
     adapters: int
-    """Modules with an adapter of the asked rank."""
+    """Modules with an adapter of the asked rank, of those that must have one."""
     adapters_expected: int
+    unexpected_adapters: tuple[str, ...]
+    """Modules with an adapter that nobody asked for."""
     trainable_parameters: int
     total_parameters: int
     """Of the model without adapters; a quantised weight counts its original elements."""
@@ -95,12 +101,12 @@ class Evidence:
     zero_gradient: tuple[str, ...]
     nonfinite_gradient: tuple[str, ...]
     unmoved: tuple[str, ...]
-    """Trainable tensors that are bit for bit what they were before the first step, though their
+    """Trainable tensors that are bit for bit what they were before the timed steps, though their
     dtype could show it."""
     wrongly_trainable: tuple[str, ...]
     """Trainable tensors that should be frozen, and frozen ones that should be trained."""
     base_changed: tuple[str, ...]
-    """Frozen tensors that changed."""
+    """Frozen tensors that changed since before the first step."""
     trainable_dtypes: Mapping[str, int]
     """Parameters by dtype."""
     base_dtypes: Mapping[str, int]

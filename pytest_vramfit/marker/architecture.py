@@ -73,6 +73,10 @@ def _read_folder(folder: Path) -> dict[str, Any]:
 
 def _config_values(values: Mapping[Any, Any]) -> dict[str, Any]:
     config = {key: value for key, value in values.items() if key not in _ABOUT_THE_FILE}
+    if config.get("quantization_config") is not None:
+        raise ValueError(
+            "has a 'quantization_config': checkpoints that are quantised already are not built yet"
+        )
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ValueError("has no 'model_type', such as 'llama'")
     for key in config:

@@ -30,11 +30,16 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     taken from ``rootdir``. Raises MarkerError.
     """
     merged: dict[str, Any] = {}
+    beside_method: dict[str, object] = {}  # what is written with the method that counts, or after
     for layer in layers:
-        values = _read_layer(layer)
+        values = {key: read_keyword(key, value) for key, value in layer.items()}
         if any(values.get(source) is not None for source in _SOURCES):
             merged = {key: value for key, value in merged.items() if key not in _SOURCES}
         merged.update(values)
+        if "method" in layer:
+            beside_method.clear()
+        beside_method.update(layer)
+    _check_meaning(beside_method, merged.get("method", "qlora"))
     if "model" not in merged:
         raise MarkerError("fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')")
     return Claim(
@@ -52,18 +57,15 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     )
 
 
-def _read_layer(layer: Mapping[str, object]) -> dict[str, Any]:
-    """The canonical values of one marker, each checked by itself and against its neighbours."""
-    values = {key: read_keyword(key, value) for key, value in layer.items()}
-    method = values.get("method")
+def _check_meaning(written: Mapping[str, object], method: str) -> None:
+    """Refuse keywords that the method has no use for; what an outer layer wrote is displaced."""
     for keys, methods in ((_ADAPTER, ("lora", "qlora")), (_QUANTISATION, ("qlora",))):
         for key in keys:
-            if key in values and method is not None and method not in methods:
+            if key in written and method not in methods:
                 raise MarkerError(
-                    f"fits_vram: {key}={shown(layer[key])} has no meaning with method={method!r}, "
-                    f"only with {either(methods)}"
+                    f"fits_vram: {key}={shown(written[key])} has no meaning with "
+                    f"method={method!r}, only with {either(methods)}"
                 )
-    return values
 
 
 def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:

@@ -53,7 +53,7 @@ class CpuBench:
         recompute), each at the rate of a small sample of it.
         """
         weight = 0.52 if spec.method == "qlora" else DTYPES[spec.dtype].itemsize
-        states = 3 if spec.optimizer == "adamw" else 1
+        states = 1 if spec.optimizer == "sgd" else 3
         trained = states * DTYPES[spec.dtype].itemsize if spec.method == "full" else 0
         need = int(parameters * (weight + trained))
         if need > self._ceiling:

@@ -70,6 +70,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     _run(item.config).ensure_measured(item)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Let no marker pass unmeasured that came too late for set-up."""
+    yield
+    _run(item.config).ensure_measured(item)
+
+
 @pytest.fixture
 def vramfit(request: pytest.FixtureRequest) -> Vramfit:
     """The marked test's case, measured before the test and judged around it."""

@@ -43,6 +43,8 @@ class Run:
         self._settings = settings
         self._gate: Gate | None = None
         self._setup_plan: bool = config.getoption("setupplan", default=False)
+        self._ran = False
+        """Whether any test was run: a run that only collects leaves an earlier results file."""
         self._collected: dict[str, list[Row]] = {}
         """The rows of each test by its nodeid."""
 
@@ -72,12 +74,20 @@ class Run:
         self._skip_without_engine(item)
 
     def ensure_measured(self, item: pytest.Item) -> None:
-        """Raise where all fixtures of a marked test are there but none of them was ours."""
-        if _claim in item.stash and _case not in item.stash:
-            raise CouldNotMeasureError(
-                f"fits_vram: the fixture {items.FIXTURE!r} was replaced, so nothing was measured; "
-                "parametrize it with indirect=True, and give no other fixture this name"
+        """Raise where a marked test got past its set-up without a case."""
+        measured = _case in item.stash or not items.is_case(item)
+        if measured or self._setup_plan or self._settings.engine is None:
+            return
+        if _claim not in item.stash:
+            says = "the marker came too late for set-up; add it while pytest collects"
+        elif not hasattr(item, "fixturenames"):
+            says = "this kind of test takes no fixtures, so it cannot be a case"
+        else:
+            says = (
+                f"the fixture {items.FIXTURE!r} was replaced, so nothing was measured; parametrize "
+                "it with indirect=True, and give no other fixture this name"
             )
+        raise CouldNotMeasureError(f"fits_vram: {says}")
 
     def fixture(self, item: pytest.Item) -> Vramfit:
         """Measure the item's case, if it has one."""
@@ -126,6 +136,7 @@ class Run:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the rows of this process or of xdist's workers."""
+        self._ran = not self._setup_plan
         if report.when == "setup":
             self._collected.pop(report.nodeid, None)  # it is run again: this time counts
         if text := getattr(report, "vramfit_rows", None):
@@ -147,7 +158,8 @@ class Run:
         """End the worker, write the results."""
         self.pytest_unconfigure()
         path = self._settings.json
-        if path is None or self._settings.engine is None or hasattr(self._config, "workerinput"):
+        in_xdist_worker = hasattr(self._config, "workerinput")
+        if path is None or self._settings.engine is None or in_xdist_worker or not self._ran:
             return
         from pytest_vramfit.reporting import results
 

@@ -30,6 +30,8 @@ def targets(model: PreTrainedModel, spec: TrainSpec) -> frozenset[str]:
     }
     if spec.method == "full":
         return frozenset()
+    if not linears:
+        raise UnbuildableError("targets: this model has no linear modules")
     if spec.targets == "all-linear":
         return frozenset(linears)
     wanted = _asked(spec)

@@ -25,6 +25,7 @@ from pytest_vramfit.spec import TrainSpec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SEED = 0
+_LONGEST_ERROR = 300
 
 
 class UnbuildableError(ValueError):
@@ -47,7 +48,7 @@ def outline(spec: TrainSpec) -> PreTrainedModel:
                 config, dtype=DTYPES[spec.dtype], attn_implementation=spec.attention
             )
     except Exception as error:  # transformers checks config values by raising what it likes
-        raise UnbuildableError(f"model: {_first_line(error)}") from error
+        raise UnbuildableError(f"model: {_one_line(error)}") from error
     if spec.method == "qlora":
         _lay_out_in_4bit(model, spec)
     model.tie_weights()
@@ -116,6 +117,8 @@ def _quantise(weight: nn.Parameter, outline: Params4bit) -> nn.Parameter:
     return quantised
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def _one_line(error: BaseException) -> str:
+    """The error in one line: of several lines the first two, which name the field and its fault."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    text = " ".join(lines[:2])[:_LONGEST_ERROR]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

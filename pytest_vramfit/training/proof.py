@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from bitsandbytes.nn import Params4bit
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.measurement import Evidence
 from pytest_vramfit.spec import TrainSpec
@@ -32,34 +33,48 @@ class Proof:
         self._spec = spec
         self._adapted = adapted
         self._before = fingerprints(step.model.named_parameters())
+        self._trained_before = self._before
         self._gradients: dict[str, float | None] = {}
         self._batches: list[tuple[int, ...]] = []
+        self._layer_runs = 0
 
     def watched_step(self, meter: Meter) -> Peaks:
-        """Take a step and look at its batches and gradients.
+        """Take a step, look at its batches, layers and gradients, and fingerprint what it trained.
 
         Not the first one: LoRA's A has a gradient only once B has moved.
         """
         self._batches.clear()
+        self._layer_runs = 0
 
-        def see(_: nn.Module, args: tuple[Any, ...]) -> None:
+        def see_batch(_: nn.Module, args: tuple[Any, ...]) -> None:
             self._batches.append(tuple(args[0].shape))
+
+        def see_layer(*_: object) -> None:
+            self._layer_runs += 1
 
         def inspect() -> None:
             self._gradients = _gradient_norms(self._step.trainable)
 
-        embedding: Any = self._step.model.get_input_embeddings()  # type: ignore[operator]
-        hook = embedding.register_forward_pre_hook(see)
+        model: Any = self._step.model
+        hooks = (
+            model.get_input_embeddings().register_forward_pre_hook(see_batch),
+            _linear_of_a_layer(model).register_forward_pre_hook(see_layer),
+        )
         try:
-            return self._step.run(meter, inspect)
+            peaks = self._step.run(meter, inspect)
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
+        self._trained_before = fingerprints(self._step.trainable.items())
+        return peaks
 
     def evidence(self) -> Evidence:
         """What was seen in the watched step, and which tensors have moved by now."""
         step, spec, gradients = self._step, self._spec, self._gradients
         after = fingerprints(step.model.named_parameters())
-        changed = {name for name, value in after.items() if value != self._before[name]}
+        before = {**self._before, **self._trained_before}
+        changed = {name for name, value in after.items() if value != before[name]}
+        adapted = _adapted(step.model)
         parameters = dict(step.model.named_parameters())
         frozen = {name: one for name, one in parameters.items() if name not in step.trainable}
         matrices = _matrices(step.model)
@@ -68,8 +83,11 @@ class Proof:
             applied_steps=step.applied,
             skipped_steps=step.skipped,
             batches=tuple(self._batches),
-            adapters=_adapters(step.model, spec, self._adapted),
+            layer_runs=self._layer_runs,
+            not_training=tuple(n for n, one in step.model.named_modules() if not one.training),
+            adapters=sum(_has_rank(adapted[one], spec) for one in self._adapted & adapted.keys()),
             adapters_expected=len(self._adapted),
+            unexpected_adapters=tuple(sorted(adapted.keys() - self._adapted)),
             trainable_parameters=sum(one.numel() for one in step.trainable.values()),
             total_parameters=sum(
                 _elements(one) for name, one in parameters.items() if not _is_adapter(name)
@@ -129,21 +147,30 @@ def _gradient_norms(trainable: Mapping[str, nn.Parameter]) -> dict[str, float | 
     return norms
 
 
-def _adapters(model: nn.Module, spec: TrainSpec, adapted: frozenset[str]) -> int:
-    """How many of the modules that must have an adapter have one of the asked rank and shape."""
-    modules = {
-        name.removeprefix("base_model.model."): module for name, module in model.named_modules()
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    """The modules with an adapter, by their name in the bare model."""
+    return {
+        name.removeprefix("base_model.model."): module
+        for name, module in model.named_modules()
+        if hasattr(module, "lora_A")
     }
-    found = 0
-    for name in adapted:
-        module: Any = modules.get(name)
-        if module is None or not hasattr(module, "lora_A"):
-            continue
-        for a, b in zip(module.lora_A.values(), module.lora_B.values(), strict=True):
-            rows, columns = module.out_features, module.in_features
-            if a.weight.shape == (spec.rank, columns) and b.weight.shape == (rows, spec.rank):
-                found += 1
-    return found
+
+
+def _has_rank(module: Any, spec: TrainSpec) -> bool:
+    """Whether the module has one adapter, of the asked rank and the shapes that go with it."""
+    (a,), (b,) = module.lora_A.values(), module.lora_B.values()
+    rows, columns = module.out_features, module.in_features
+    return bool(a.weight.shape == (spec.rank, columns) and b.weight.shape == (rows, spec.rank))
+
+
+def _linear_of_a_layer(model: nn.Module) -> nn.Module:
+    """A linear inside one of the numbered layers, where recomputation takes place."""
+    return next(
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+        and any(part.isdigit() for part in name.split("."))
+    )
 
 
 def _matrices(model: nn.Module) -> list[torch.Tensor]:

@@ -27,23 +27,10 @@ def trained(claim: Claim, engine: Engine, evidence: Evidence) -> Check:
 
 
 def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Finding]:
-    """Everything that speaks against "this step trained what was asked"."""
+    """Everything in the evidence that speaks against "this step trained what was asked"."""
     spec = claim.spec
-    if evidence.loss is None:
-        yield Finding(kind="loss_not_finite")
-    if evidence.applied_steps <= claim.schedule.warmup:
-        yield Finding(kind="steps_skipped", names=(str(evidence.skipped_steps),))
-    asked: Counter[tuple[int, ...]] = Counter({(spec.batch, spec.seq): spec.accumulation})
-    seen = Counter(evidence.batches)
-    if seen != asked:
-        yield Finding(kind="other_batches", names=(*_batches(asked), *_batches(seen)))
-    if evidence.adapters != evidence.adapters_expected:
-        yield Finding(
-            kind="adapters_missing",
-            names=(str(evidence.adapters), str(evidence.adapters_expected)),
-        )
-    if evidence.trainable_tensors == 0:
-        yield Finding(kind="nothing_trainable")
+    yield from _wrong_steps(claim, evidence)
+    yield from _wrong_modules(evidence)
     for kind in (
         "wrongly_trainable",
         "without_gradient",
@@ -63,6 +50,34 @@ def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Fi
     quantised, matrices = evidence.quantised_elements, evidence.matrix_elements
     if quantised < (_QUANTISED_SHARE * matrices if spec.method == "qlora" else 0):
         yield Finding(kind="not_quantised", names=(f"{matrices - quantised:,}", f"{matrices:,}"))
+
+
+def _wrong_steps(claim: Claim, evidence: Evidence) -> Iterator[Finding]:
+    spec, schedule = claim.spec, claim.schedule
+    if evidence.loss is None:
+        yield Finding(kind="loss_not_finite")
+    # else the median timed step would be one without an optimizer
+    if 2 * (evidence.applied_steps - schedule.warmup) <= schedule.steps:
+        yield Finding(kind="steps_skipped", names=(str(evidence.skipped_steps),))
+    asked: Counter[tuple[int, ...]] = Counter({(spec.batch, spec.seq): spec.accumulation})
+    seen = Counter(evidence.batches)
+    if seen != asked:
+        yield Finding(kind="other_batches", names=(*_batches(asked), *_batches(seen)))
+    runs = spec.accumulation * (2 if spec.checkpointing else 1)
+    if evidence.layer_runs != runs:
+        yield Finding(kind="other_layer_runs", names=(str(evidence.layer_runs), str(runs)))
+
+
+def _wrong_modules(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.not_training:
+        yield Finding(kind="not_training", names=evidence.not_training)
+    found, expected = evidence.adapters, evidence.adapters_expected
+    if found != expected:
+        yield Finding(kind="adapters_missing", names=(str(found), str(expected)))
+    if evidence.unexpected_adapters:
+        yield Finding(kind="unexpected_adapters", names=evidence.unexpected_adapters)
+    if evidence.trainable_tensors == 0:
+        yield Finding(kind="nothing_trainable")
 
 
 def _batches(shapes: Counter[tuple[int, ...]]) -> list[str]:

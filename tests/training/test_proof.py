@@ -137,6 +137,45 @@ def test_fewer_adapters_than_asked(rig, spec_of):
     assert attention.findings() == {"adapters_missing"}
 
 
+def test_more_adapters_than_asked(rig, spec_of):
+    everywhere = rig()
+    everywhere.proof._adapted = adapters.targets(model.outline(spec_of()), spec_of(targets="qv"))
+    assert everywhere.findings() == {"unexpected_adapters"}
+
+
+def test_checkpointing_that_is_not_there(rig, spec_of):
+    broken = rig()
+    broken.spec = spec_of(checkpointing=True)
+    assert broken.findings() == {"other_layer_runs"}
+
+
+def test_checkpointing_that_nobody_asked_for(rig, spec_of):
+    broken = rig(checkpointing=True)
+    broken.spec = spec_of()
+    assert broken.findings() == {"other_layer_runs"}
+
+
+def test_evaluation_mode(rig):
+    """Checkpointing is off in it, and so is dropout."""
+    broken = rig(checkpointing=True)
+    broken.step.model.eval()
+    assert broken.findings() == {"not_training", "other_layer_runs"}
+
+
+def test_timed_steps_that_do_not_step(rig):
+    """What moved before them is no evidence."""
+    broken = rig()
+    watched = broken.proof.watched_step
+
+    def and_then_nothing(meter):
+        peaks = watched(meter)
+        broken.step._optimizer.step = lambda *_: None
+        return peaks
+
+    broken.proof.watched_step = and_then_nothing
+    assert broken.findings() == {"unmoved"}
+
+
 def test_another_rank(rig, spec_of):
     broken = rig(rank=4)
     broken.proof._spec = broken.spec = spec_of(rank=8)
@@ -152,7 +191,7 @@ def test_shorter_sequences(rig, spec_of):
 def test_fewer_micro_batches(rig, spec_of):
     broken = rig(accumulation=3)
     broken.step._spec = spec_of(accumulation=2)
-    assert broken.findings() == {"other_batches"}
+    assert broken.findings() == {"other_batches", "other_layer_runs"}
 
 
 def test_an_unquantised_base(rig, spec_of):

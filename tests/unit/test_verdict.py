@@ -228,6 +228,9 @@ def test_headroom_larger_than_the_card_leaves_no_room_rather_than_less_than_none
         ),
         ({"batches": ()}, Finding(kind="other_batches", names=("1 x (2, 512)",))),
         ({"adapters": 12}, Finding(kind="adapters_missing", names=("12", "14"))),
+        ({"unexpected_adapters": ("a",)}, Finding(kind="unexpected_adapters", names=("a",))),
+        ({"layer_runs": 2}, Finding(kind="other_layer_runs", names=("2", "1"))),
+        ({"not_training": ("a",)}, Finding(kind="not_training", names=("a",))),
         ({"trainable_tensors": 0}, Finding(kind="nothing_trainable")),
         (
             {"wrongly_trainable": ("embed", "head")},
@@ -265,7 +268,7 @@ def test_objection(change: dict[str, Any], finding: Finding) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"applied_steps": 4, "skipped_steps": 9},  # one timed step was applied
+        {"applied_steps": 6, "skipped_steps": 9},  # three of five timed steps were applied
         {"base_dtypes": {"float32": 90, "bfloat16": 10}},  # biases of linears are cast back
         {"base_dtypes": {}},
         {"quantised_elements": 81_000},  # 90 %: a router stays unquantised
@@ -285,7 +288,7 @@ def test_trained_is_applied_of_all_steps() -> None:
 
 def test_micro_batches_of_one_step_may_come_in_any_number_asked() -> None:
     spec = replace(SPEC, accumulation=3)
-    judged = case(with_evidence(batches=((2, 512),) * 3), claim(spec))
+    judged = case(with_evidence(batches=((2, 512),) * 3, layer_runs=3), claim(spec))
     assert check(judged, "trained").status == "pass"
 
 

@@ -89,7 +89,7 @@ FINDINGS = [
         "steps_skipped",
         "trained",
         case(with_evidence(applied_steps=3, skipped_steps=21)),
-        "the gradient scaler skipped 21 steps and applied none of the timed ones",
+        "the gradient scaler skipped 21 steps and applied too few of the timed ones",
     ),
     (
         "other_batches",
@@ -114,6 +114,24 @@ FINDINGS = [
         "trained",
         case(with_evidence(adapters=12)),
         "12 modules have the asked adapter instead of 14",
+    ),
+    (
+        "unexpected_adapters",
+        "trained",
+        case(with_evidence(unexpected_adapters=("layers.0.mlp", "layers.1.mlp"))),
+        "an adapter where none was asked: layers.0.mlp and 1 more",
+    ),
+    (
+        "other_layer_runs",
+        "trained",
+        case(with_evidence(layer_runs=2)),
+        "a layer ran 2 times in a step instead of 1",
+    ),
+    (
+        "not_training",
+        "trained",
+        case(with_evidence(not_training=("layers.0",))),
+        "in evaluation mode: layers.0",
     ),
     (
         "nothing_trainable",
