@@ -30,6 +30,7 @@ from pytest_vramfit.measuring.protocol import (
 STARTUP_SECONDS = 300.0
 """For importing the libraries: 13 to 20 s were seen on a GPU machine with a cold disk cache."""
 _SECONDS_TO_END = 10.0
+_THE_CASE = "the case"
 _OUTPUT_CHARACTERS = 4000
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 _PROGRAM = (
@@ -50,6 +51,11 @@ _ENVIRONMENT: dict[Engine, dict[str, str]] = {
 OnProgress = Callable[[Progress], None]
 
 
+def _inherited() -> dict[str, str]:
+    """The user's environment, but for what makes errors of the libraries' own warnings."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+
+
 class Worker:
     """A worker process that is there when needed.
 
@@ -62,11 +68,11 @@ class Worker:
         self._process: _Process | None = None
 
     def start(self) -> None:
-        """Start importing in the background, if no living process is there."""
-        if self._process is not None and self._process.has_ended():
-            self.stop()  # while nobody asked for anything: the next case shall not pay for it
+        """Start importing in the background, if no process is there."""
         if self._process is None:
-            self._process = _Process(self._engine)
+            # what cannot be started now is said by the case that needs it
+            with contextlib.suppress(OSError):
+                self._process = _Process(self._engine)
 
     def stop(self) -> None:
         """End the process and all that it started."""
@@ -76,10 +82,10 @@ class Worker:
 
     def measure(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         """Measure one case, in at most its timeout from the moment it has the device."""
-        self.start()
-        assert self._process is not None
         try:
-            reply = self._process.ask(request, on_progress)
+            reply = self._ask(request, on_progress)
+        except OSError as error:
+            return NotMeasured(outcome="crashed", says=f"the worker could not be started: {error}")
         except BaseException:
             # interrupted from elsewhere: its reply must not be taken for that of the next request
             self.stop()
@@ -88,6 +94,23 @@ class Worker:
             self.stop()
             self.start()  # imports while pytest reports
         return reply
+
+    def _ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
+        try:
+            return self._living_process().ask(request, on_progress)
+        except _GoneBeforeError:
+            # it ended between two cases, which is no fault of this one
+            self.stop()
+            return self._living_process().ask(request, on_progress)
+
+    def _living_process(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._engine)
+        return self._process
+
+
+class _GoneBeforeError(Exception):
+    """A process that had been ready was gone before it took the request."""
 
 
 class _Process:
@@ -104,7 +127,7 @@ class _Process:
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env={**_ENVIRONMENT[engine], **os.environ},
+            env={**_ENVIRONMENT[engine], **_inherited()},
             # its own group: Ctrl-C reaches pytest only, and killing it reaches its children
             start_new_session=True,
         )
@@ -112,47 +135,40 @@ class _Process:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
-        """Send the request and wait for its reply."""
+        """Send the request and wait for its reply. Raises _GoneBeforeError."""
         begin = self._log_size()
-        deadline = time.monotonic() + STARTUP_SECONDS
+        was_ready = self._ready
+        waiting_for, seconds = "importing the training libraries", STARTUP_SECONDS
         try:
             waited_ns = -time.monotonic_ns()
+            deadline = time.monotonic() + seconds
             while not self._ready:
                 self._ready = isinstance(self._next(deadline), Ready)
             waited_ns += time.monotonic_ns()
             assert self._popen.stdin is not None
             self._popen.stdin.write(request.line())
             self._popen.stdin.flush()
-            deadline = time.monotonic() + STARTUP_SECONDS
-            holds_device = False
-            while True:
-                message = self._next(deadline)
-                if isinstance(message, Measured):
-                    stages = {"worker start": waited_ns, **message.measurement.stages_ns}
-                    return replace(
-                        message, measurement=replace(message.measurement, stages_ns=stages)
-                    )
-                if isinstance(message, NotMeasured):
-                    # what the libraries say matters only where something broke
-                    output = self._output(begin) if message.outcome == "crashed" else ""
-                    return replace(message, output=output)
+            waiting_for, deadline = "opening the device", time.monotonic() + seconds
+            while isinstance(message := self._next(deadline), Ready | Progress):
                 if isinstance(message, Progress):
-                    if not holds_device:
-                        deadline = time.monotonic() + request.schedule.timeout_s
-                        holds_device = True
+                    if waiting_for != _THE_CASE:
+                        waiting_for, seconds = _THE_CASE, request.schedule.timeout_s
+                        deadline = time.monotonic() + seconds
                     on_progress(message)
         except TimeoutError:
-            took = request.schedule.timeout_s if self._ready else STARTUP_SECONDS
-            what = "the case" if self._ready else "importing the training libraries"
-            says = f"{what} took more than {took:g} s"
+            says = f"{waiting_for} took more than {seconds:g} s"
             return NotMeasured(outcome="timeout", says=says, output=self._output(begin))
         except (EOFError, BrokenPipeError):
+            if was_ready and waiting_for != _THE_CASE:
+                raise _GoneBeforeError from None
             says = f"the worker {self._ending()}"
             return NotMeasured(outcome="crashed", says=says, output=self._output(begin))
-
-    def has_ended(self) -> bool:
-        """Whether the process is gone."""
-        return self._popen.poll() is not None
+        if isinstance(message, NotMeasured):
+            # what the libraries say matters only where something broke
+            output = self._output(begin) if message.outcome == "crashed" else ""
+            return replace(message, output=output)
+        stages = {"worker start": waited_ns, **message.measurement.stages_ns}
+        return replace(message, measurement=replace(message.measurement, stages_ns=stages))
 
     def kill(self) -> None:
         """End the process and its children now."""

@@ -194,3 +194,13 @@ def test_cannot_be_written_at_the_end(pytester: pytest.Pytester) -> None:
     assert ran.line("--vramfit-json=").startswith(
         f"--vramfit-json={pytester.path}/out/results.json could not be written: "
     )
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--fixtures"])
+def test_run_that_measures_nothing_leaves_the_file(pytester: pytest.Pytester, option: str) -> None:
+    """Of an earlier run."""
+    pytester.makepyfile(test_it=HEAD + "\n@pytest.mark.fits_vram(**TINY)\ndef test_a(): pass\n")
+    earlier = pytester.path / "out.json"
+    earlier.write_text("earlier")
+    run(pytester, "--vramfit=cpu", "--vramfit-json=out.json", option)
+    assert earlier.read_text() == "earlier"

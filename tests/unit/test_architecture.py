@@ -299,3 +299,11 @@ def test_very_deep_dict_ends_in_a_sentence(tmp_path: Path) -> None:
         "fits_vram: model=<dict, whose repr raises RecursionError> has values nested too deep "
         "under 'a'"
     )
+
+
+def test_checkpoints_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
+    """Not silently trained as something else."""
+    model = {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    assert refusal(model, tmp_path) == (
+        "has a 'quantization_config': checkpoints that are quantised already are not built yet"
+    )

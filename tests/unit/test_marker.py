@@ -338,6 +338,13 @@ def test_every_field_that_full_does_not_use_is_refused_beside_it(key: str) -> No
     assert "has no meaning with method='full'" in says
 
 
+def test_rank_of_an_inner_layer_is_a_mistake_under_an_outer_full() -> None:
+    """Whoever wrote it meant it to train something."""
+    assert refusal({"model": "tiny", "method": "full"}, {"rank": 8}) == (
+        "fits_vram: rank=8 has no meaning with method='full', only with 'lora' or 'qlora'"
+    )
+
+
 def test_rank_of_an_outer_layer_is_no_mistake_under_another_method() -> None:
     """A module's marker says rank for all its tests, one of them trains in full."""
     assert read({"model": "tiny", "rank": 8}, {"method": "full"}).spec.rank is None
