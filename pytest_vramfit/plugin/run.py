@@ -49,12 +49,15 @@ class Run:
         """The rows of each test by its nodeid."""
 
     def pytest_report_header(self) -> str | None:
-        """Say what will be measured on."""
-        if self._settings.engine is None:
+        """Say what will be measured on, or that results which were asked for will not come."""
+        settings = self._settings
+        if settings.engine is None and settings.json is None:
             return None
         from pytest_vramfit.reporting import header
 
-        return header.line(self._settings.engine, self._settings.card)
+        if settings.engine is None:
+            return header.without_engine(settings.gpu_option)
+        return header.line(settings.engine, settings.card)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""

@@ -21,3 +21,11 @@ def line(engine: Engine, card: str | None) -> str:
         return "vramfit: gpu engine, but no usable GPU: NVML lists none"
     listed = ", ".join(f"{one.name} {one.total_bytes // 2**20:,} MiB" for one in cards)
     return f"vramfit: gpu engine on {listed}, driver {cards[0].driver}"
+
+
+def without_engine(gpu_option: str) -> str:
+    """Results were asked for, but nothing will be measured."""
+    return (
+        "vramfit: no engine was asked for, so no results are written; "
+        f"run with {gpu_option} or --vramfit=cpu"
+    )

@@ -36,6 +36,14 @@ def test_none_without_engine(pytester: pytest.Pytester, options: tuple[str, ...]
     assert "vramfit: " not in run(pytester, *options).output
 
 
+def test_results_without_an_engine(pytester: pytest.Pytester) -> None:
+    """Whoever waits for the file learns why it does not come."""
+    assert run(pytester, "--vramfit-json=out.json").line("vramfit: ") == (
+        "vramfit: no engine was asked for, so no results are written; run with --gpu or "
+        "--vramfit=cpu"
+    )
+
+
 def test_cpu(pytester: pytest.Pytester) -> None:
     line = run(pytester, "--vramfit=cpu").line("vramfit: ")
     assert re.fullmatch(r"vramfit: cpu engine on .+, \d+\.\d GiB", line)
