@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.spec import Schedule, TrainSpec
@@ -23,7 +24,7 @@ class Bench(Protocol):
     def begin(self, capacity_bytes: int | None) -> None:
         """Get ready for a case that may take ``capacity_bytes`` (None: all there is)."""
 
-    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+    def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """Raise UnsupportedError where the case is too large to be tried here."""
 
     def settle(self) -> None:

@@ -74,7 +74,7 @@ class CaseRun:
         with self._stage("build", 1):
             outline = model.outline(spec)
             adapted = adapters.targets(outline, spec)
-            bench.check(spec, schedule, sum(one.numel() for one in outline.parameters()))
+            bench.check(spec, schedule, outline)
             model.materialise(outline, spec, bench.torch_device)
             trained = adapters.prepare(outline, spec)
             load_peak = bench.peak_allocated_bytes()

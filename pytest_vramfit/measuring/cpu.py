@@ -10,6 +10,7 @@ import time
 
 import torch
 from bitsandbytes.nn import Params4bit
+from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.measuring import host
@@ -45,13 +46,17 @@ class CpuBench:
         self._recorder = Recorder("cpu", ceiling_bytes=self._ceiling)
         self._recorder.__enter__()  # type: ignore[no-untyped-call]
 
-    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+    def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """Refuse what needs more memory than is free or more than two minutes.
 
         Memory at the least: the weights, and for ``full`` gradients and Adam's two states. Time:
-        making the weights, and 6 floating-point operations a parameter and token (2 more to
-        recompute), each at the rate of a small sample of it.
+        making the weights, then for each token 6 floating-point operations a parameter and 12 a
+        layer, hidden element and other token (a third more to recompute), each at the rate of a
+        small sample of it.
         """
+        parameters = sum(one.numel() for one in outline.parameters())
+        config = outline.config.get_text_config()
+        attended = config.num_hidden_layers * config.hidden_size * spec.seq
         weight = 0.52 if spec.method == "qlora" else DTYPES[spec.dtype].itemsize
         states = 1 if spec.optimizer == "sgd" else 3
         trained = states * DTYPES[spec.dtype].itemsize if spec.method == "full" else 0
@@ -61,7 +66,8 @@ class CpuBench:
                 f"on the CPU it needs at least {need / 2**30:.1f} GiB, and this machine has "
                 f"{self._ceiling / 2**30:.1f} GiB to give; run it with --gpu"
             )
-        operations = (8 if spec.checkpointing else 6) * parameters * spec.tokens
+        recomputed = 4 / 3 if spec.checkpointing else 1
+        operations = recomputed * (6 * parameters + 12 * attended) * spec.tokens
         steps = schedule.warmup + schedule.steps
         seconds = parameters / _weights_per_second(spec) if parameters > _SAMPLE_WEIGHTS else 0.0
         seconds += operations * steps / _operations_per_second(DTYPES[spec.precision])

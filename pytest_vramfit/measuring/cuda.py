@@ -6,6 +6,7 @@ import gc
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.measuring import nvml
@@ -50,7 +51,7 @@ class CudaBench:
         self._refused = None
         self._retries_before = self._statistic("num_alloc_retries")
 
-    def check(self, spec: TrainSpec, schedule: Schedule, parameters: int) -> None:
+    def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """The device itself says what it cannot do."""
 
     def settle(self) -> None:

@@ -136,6 +136,11 @@ def test_a_case_of_more_than_two_minutes_is_unsupported(bench, spec_of):
         measured(bench, spec_of(model="Qwen2.5-1.5B", seq=4096, batch=4))
 
 
+def test_a_long_sequence_takes_its_time_in_the_attention(bench, spec_of):
+    with pytest.raises(UnsupportedError, match=r"would take about [\d.,]+ minutes, and 2 are"):
+        measured(bench, spec_of(seq=100_000, checkpointing=True))
+
+
 def test_activations_larger_than_the_machine_are_unsupported(bench, spec_of, monkeypatch):
     monkeypatch.setattr(cpu.host, "available_bytes", lambda: 8 * 2**20)
     with pytest.raises(UnsupportedError, match="needs more than the"):
