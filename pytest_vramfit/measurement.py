@@ -50,6 +50,16 @@ class Memory:
     allocator_retries: int | None
 
     @property
+    def phases(self) -> dict[str, int]:
+        """The peak of each phase, loading first."""
+        return {
+            "load": self.load_peak_bytes,
+            "forward": self.forward_peak_bytes,
+            "backward": self.backward_peak_bytes,
+            "optimizer": self.optimizer_peak_bytes,
+        }
+
+    @property
     def peak_allocated_bytes(self) -> int:
         """The peak of the whole step."""
         return max(self.forward_peak_bytes, self.backward_peak_bytes, self.optimizer_peak_bytes)
@@ -134,6 +144,11 @@ class Measurement:
     worker's first case), build, warm-up, timed, proof, clean-up."""
     versions: Mapping[str, str]
     """Of Python, torch, transformers, peft, bitsandbytes, accelerate, CUDA."""
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The device, its driver and the versions of the training libraries."""
+        return {"device": self.device.name, "driver": self.device.driver, **self.versions}
 
     @property
     def median_step_ns(self) -> int | None:

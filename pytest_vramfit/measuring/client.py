@@ -69,10 +69,9 @@ class Worker:
 
     def start(self) -> None:
         """Start importing in the background, if no process is there."""
-        if self._process is None:
-            # what cannot be started now is said by the case that needs it
-            with contextlib.suppress(OSError):
-                self._process = _Process(self._engine)
+        # what cannot be started now is said by the case that needs it
+        with contextlib.suppress(OSError):
+            self._living_process()
 
     def stop(self) -> None:
         """End the process and all that it started."""
@@ -83,9 +82,11 @@ class Worker:
     def measure(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         """Measure one case, in at most its timeout from the moment it has the device."""
         try:
-            reply = self._ask(request, on_progress)
+            self._living_process()
         except OSError as error:
             return NotMeasured(outcome="crashed", says=f"the worker could not be started: {error}")
+        try:
+            reply = self._ask(request, on_progress)
         except BaseException:
             # interrupted from elsewhere: its reply must not be taken for that of the next request
             self.stop()

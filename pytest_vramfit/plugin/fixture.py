@@ -94,9 +94,7 @@ class MeasuredCase:
     @property
     def environment(self) -> dict[str, str | None]:
         """The device, its driver and the versions of the training libraries."""
-        device = self._case.measurement.device
-        versions = self._case.measurement.versions
-        return {"device": device.name, "driver": device.driver, **versions}
+        return self._case.measurement.environment
 
 
 class Vramfit(MeasuredCase):

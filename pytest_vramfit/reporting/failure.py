@@ -30,13 +30,8 @@ def lines(case: Case) -> Iterator[str]:
         yield f"  --    {'unchecked':<{_NAME_WIDTH}} {', '.join(names)}: {reason}"
     memory = case.measurement.memory
     if memory is not None:
-        peaks = (
-            ("load", memory.load_peak_bytes),
-            ("forward", memory.forward_peak_bytes),
-            ("backward", memory.backward_peak_bytes),
-            ("optimizer", memory.optimizer_peak_bytes),
-        )
-        listed = ", ".join(f"{name} {figures.size(value)}" for name, value in peaks)
+        phases = memory.phases.items()
+        listed = ", ".join(f"{name} {figures.size(value)}" for name, value in phases)
         yield f"  {'peaks':<{_NAME_WIDTH + 6}} {listed}"
 
 

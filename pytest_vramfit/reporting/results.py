@@ -50,7 +50,7 @@ def row(case: Case, *, judged: bool) -> Row:
             }
             for check in case.checks
         ],
-        "environment": _environment(case),
+        "environment": measurement.environment,
     }
 
 
@@ -112,16 +112,6 @@ def _memory(memory: Memory | None) -> Row | None:
         "resident_bytes": None,
         "outside_allocator_bytes": memory.outside_allocator_bytes,
         "allocator_retries": memory.allocator_retries,
-        "phases": {
-            "load": memory.load_peak_bytes,
-            "forward": memory.forward_peak_bytes,
-            "backward": memory.backward_peak_bytes,
-            "optimizer": memory.optimizer_peak_bytes,
-        },
+        "phases": memory.phases,
         "ledger": None,
     }
-
-
-def _environment(case: Case) -> Row:
-    device = case.measurement.device
-    return {"device": device.name, "driver": device.driver, **case.measurement.versions}
