@@ -71,6 +71,14 @@ def measure(shared_worker: Worker) -> Measure:
     return lambda **keywords: measure_in(shared_worker, keywords)
 
 
+@pytest.fixture(scope="module")
+def measure_apart() -> Iterator[Measure]:
+    """Measure a case in a worker that ran nothing but cases of this module."""
+    worker = Worker("gpu")
+    yield lambda **keywords: measure_in(worker, keywords)
+    worker.stop()
+
+
 @pytest.fixture(scope="session")
 def measure_fresh() -> Measure:
     """Measure a case in a process of its own."""

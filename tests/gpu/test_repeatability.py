@@ -1,8 +1,9 @@
-"""The same case has the same peaks to the byte, whatever ran before it.
+"""The same case has the same peaks to the byte: again, after others, in another process.
 
 Ties between free blocks of one size go to the lower address, and a remainder of up to 1 MiB counts
-as allocated: the order of the driver's addresses can show in the peaks. It did in the small case.
-In what is reserved it still shows, by one segment of the allocator's small pool.
+as allocated: the order of the driver's addresses can show in the peaks. In what is reserved it
+shows by one segment of the allocator's small pool. In a worker that ran many different cases it
+shows in the peaks too: 12 MiB in 5,697 were the most that was seen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ CASES = {
 OTHERS = (
     {"model": "Qwen2.5-0.5B", "method": "full", "checkpointing": True, "seq": 1024, **SHORT},
     {"model": "Llama-3.2-1B", "method": "lora", "batch": 3, "targets": "qv", **SHORT},
+)
+MORE_OTHERS = (
+    {"model": "Gemma-2-2B", "seq": 1024, "checkpointing": True, **SHORT},
+    {"model": "Phi-3-mini-4k", "method": "lora", "batch": 2, "checkpointing": True, **SHORT},
+    {"model": "Mistral-7B-v0.3", **SHORT},
+    {"model": "Qwen3-4B", "seq": 2048, "checkpointing": True, **SHORT},
+    {"model": "SmolLM2-1.7B", "seq": 2048, "checkpointing": True, **SHORT},
+    {"model": "Qwen2.5-0.5B", "method": "full", **SHORT},
 )
 TOO_LARGE = {"model": "Qwen2.5-32B", "method": "full", "warmup": 2, "steps": 1}
 MIB = 2**20
@@ -65,19 +74,19 @@ def fresh(case, measure_fresh) -> Measurement:
     return measure_fresh(**case)
 
 
-def test_in_another_worker(case, fresh, measure):
-    assert_same(measure(**case), fresh)
+def test_in_another_worker(case, fresh, measure_apart):
+    assert_same(measure_apart(**case), fresh)
 
 
-def test_the_second_time_in_one_worker(case, fresh, measure):
-    measure(**case)
-    assert_same(measure(**case), fresh)
+def test_the_second_time_in_one_worker(case, fresh, measure_apart):
+    measure_apart(**case)
+    assert_same(measure_apart(**case), fresh)
 
 
-def test_after_other_cases(case, fresh, measure):
+def test_after_other_cases(case, fresh, measure_apart):
     for other in OTHERS:
-        measure(**other)
-    again = measure(**case)
+        measure_apart(**other)
+    again = measure_apart(**case)
     print("outside", [outside(one) / MIB for one in (fresh, again)])
     assert_same(again, fresh)
     # kernels that other cases loaded stay, so this is near, not equal
@@ -85,6 +94,16 @@ def test_after_other_cases(case, fresh, measure):
     assert abs(outside(again) - outside(fresh)) <= 32 * MIB
 
 
-def test_after_an_out_of_memory_case(case, fresh, measure):
-    assert measure(**TOO_LARGE).oom is not None
-    assert_same(measure(**case), fresh)
+def test_after_an_out_of_memory_case(case, fresh, measure_apart):
+    assert measure_apart(**TOO_LARGE).oom is not None
+    assert_same(measure_apart(**case), fresh)
+
+
+def test_after_many_other_cases(case, fresh, measure_apart):
+    for other in (*OTHERS, *MORE_OTHERS):
+        measure_apart(**other)
+    again, first = figures(measure_apart(**case)), figures(fresh)
+    peaks = [name for name in first if name.endswith("peak_bytes")]
+    print("after many", {name: again[name] - first[name] for name in peaks})
+    for name in peaks:
+        assert again[name] == pytest.approx(first[name], rel=0.005)
