@@ -1,14 +1,33 @@
-"""One run's gate: measures claims in the worker, judges them, keeps the rows of the results."""
+"""One run's gate: measures claims in the worker, compares them, judges them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from pytest_vramfit.measurement import Engine
+from pytest_vramfit.baseline import Entry, Store
+from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.measuring.client import OnProgress, Worker
 from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
-from pytest_vramfit.spec import Claim
-from pytest_vramfit.verdict import Case, capacity_to_try, judge
+from pytest_vramfit.spec import Claim, Limits
+from pytest_vramfit.verdict import (
+    Case,
+    Check,
+    Finding,
+    Reference,
+    capacity_to_try,
+    in_doubt,
+    judge,
+    regressions,
+    to_confirm,
+)
+
+_MOST_AGAIN = 2
+"""How often a case is measured again because a time is in doubt."""
+
+Update = Literal["all", "missing"]
+"""Which baselines are recorded: those of all cases, or where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,29 +36,195 @@ class Gate:
 
     engine: Engine
     worker: Worker
-    isolate: bool
+    isolate: bool = False
     """Whether every case gets a fresh worker."""
+    baselines: Store | None = None
+    update: Update | None = None
+    against: Worker | None = None
+    """The worker of another environment, which every case is compared with instead."""
+
+    def start(self) -> None:
+        """Start the workers' imports."""
+        self.worker.start()
+        if self.against is not None:
+            self.against.start()
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.worker.stop()
+        if self.against is not None:
+            self.against.stop()
 
     def measure(self, nodeid: str, claim: Claim, on_progress: OnProgress) -> Case | NotMeasured:
-        """Measure and judge one claim."""
-        reply = self._ask(claim, None, on_progress)
+        """Measure a claim, compare it, judge it.
+
+        A time in doubt is measured again, and a failure against the baseline once more in a fresh
+        process before it is one.
+        """
+        first, capped = self._measured_with_headroom(claim, on_progress)
+        if isinstance(first, NotMeasured):
+            return first
+        more: list[Measurement] = []
+        reference = self._reference(nodeid, claim, first)
+        if self.against is not None and first.memory is not None:
+            in_turn = self._against(self.against, nodeid, claim, more, on_progress)
+            if isinstance(in_turn, NotMeasured):
+                return in_turn
+            reference = in_turn
+
+        def judged() -> Case:
+            return judge(
+                nodeid, self.engine, claim, first, capped, more=tuple(more), reference=reference
+            )
+
+        case = judged()
+        if reference.in_turn:
+            return case
+        while in_doubt(case) and len(more) < _MOST_AGAIN:
+            if not self._one_more(claim, more, on_progress):
+                break
+            case = judged()
+        if to_confirm(case):
+            self.worker.renew()
+            self._one_more(claim, more, on_progress)
+            case = judged()
+        return case
+
+    def measure_alone(
+        self, nodeid: str, claim: Claim, on_progress: OnProgress
+    ) -> Case | NotMeasured:
+        """Measure a claim that is compared with nothing."""
+        limits = replace(
+            claim.limits, step_ratio=None, gpu_ratio=None, peak_ratio=None, require=frozenset()
+        )
+        first, capped = self._measured_with_headroom(replace(claim, limits=limits), on_progress)
+        if isinstance(first, NotMeasured):
+            return first
+        return judge(nodeid, self.engine, replace(claim, limits=limits), first, capped)
+
+    def ratios(self, case: Case, base: Case, on_progress: OnProgress) -> dict[str, Check]:
+        """One case against another of the same run: both measured once more, in turn.
+
+        The checks by their names, with the default limits; none where one did not get through.
+        """
+        now, before = list(case.measurements), list(base.measurements[:1])
+        for claim, taken in ((base.claim, before), (case.claim, now)):
+            self._one_more(claim, taken, on_progress)
+        if len(now) < 2 or len(before) < 2:  # noqa: PLR2004
+            return {}
+        checks = regressions(
+            Limits(),
+            Entry.of(case.nodeid, self.engine, case.claim.spec, now[:2]),
+            Entry.of(base.nodeid, self.engine, base.claim.spec, before),
+            in_turn=True,
+        )
+        return {check.name: check for check in checks}
+
+    def _measured_with_headroom(
+        self, claim: Claim, on_progress: OnProgress
+    ) -> tuple[Measurement | NotMeasured, Measurement | None]:
+        """The case, and the run with less memory where only that decides the headroom."""
+        reply = self._ask(self.worker, claim, on_progress)
         if isinstance(reply, NotMeasured):
-            return reply
-        capped = None
+            return reply, None
         capacity = capacity_to_try(claim, reply.measurement)
-        if capacity is not None:
-            again = self._ask(claim, capacity, on_progress)
-            if isinstance(again, NotMeasured):
-                return again
-            capped = again.measurement
-        return judge(nodeid, self.engine, claim, reply.measurement, capped)
+        if capacity is None:
+            return reply.measurement, None
+        again = self._ask(self.worker, claim, on_progress, capacity)
+        if isinstance(again, NotMeasured):
+            return again, None
+        return reply.measurement, again.measurement
+
+    def _reference(self, nodeid: str, claim: Claim, measurement: Measurement) -> Reference:
+        """The baseline of this case, or why it is not compared with one."""
+        match = self.baselines and self.baselines.find(
+            device=measurement.device.name,
+            engine=self.engine,
+            nodeid=nodeid,
+            digest=claim.spec.digest,
+        )
+        if self.update == "all" or (self.update == "missing" and not match):
+            return Reference(without=Finding(kind="recorded"))
+        return Reference(entry=match.entry, renamed=match.renamed) if match else Reference()
+
+    def _against(
+        self,
+        other: Worker,
+        nodeid: str,
+        claim: Claim,
+        more: list[Measurement],
+        on_progress: OnProgress,
+    ) -> Reference | NotMeasured:
+        """The same case in the other environment, in turn with one more here."""
+        before: list[Measurement] = []
+        for _ in range(2):
+            if before and not self._one_more(claim, more, on_progress):
+                return Reference(without=Finding(kind="not_in_turn"))
+            reply = self._ask(other, claim, on_progress)
+            if isinstance(reply, NotMeasured):
+                return replace(reply, says=f"in the other environment {reply.says}")
+            if reply.measurement.memory is None:
+                return Reference(without=Finding(kind="other_out_of_memory"))
+            before.append(reply.measurement)
+        entry = Entry.of(nodeid, self.engine, claim.spec, before)
+        return Reference(entry=entry, in_turn=True)
+
+    def _one_more(self, claim: Claim, taken: list[Measurement], on_progress: OnProgress) -> bool:
+        """Measure the case once more, if it gets through."""
+        reply = self._ask(self.worker, claim, on_progress)
+        if isinstance(reply, NotMeasured) or reply.measurement.memory is None:
+            return False
+        taken.append(reply.measurement)
+        return True
 
     def _ask(
-        self, claim: Claim, capacity_bytes: int | None, on_progress: OnProgress
+        self,
+        worker: Worker,
+        claim: Claim,
+        on_progress: OnProgress,
+        capacity_bytes: int | None = None,
     ) -> Measured | NotMeasured:
         request = Request(spec=claim.spec, schedule=claim.schedule, capacity_bytes=capacity_bytes)
-        reply = self.worker.measure(request, on_progress)
+        reply = worker.measure(request, on_progress)
         if self.isolate:
-            self.worker.stop()
-            self.worker.start()
+            worker.renew()
         return reply
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A case of which a baseline is to be recorded, as far as it was measured."""
+
+    claim: Claim
+    entry: Entry
+
+
+def record(
+    gate: Gate,
+    recordings: Sequence[Recording],
+    processes: int,
+    on_case: Callable[[str], OnProgress],
+) -> tuple[list[Entry], dict[str, str]]:
+    """Measure each case in fresh processes until it has samples of so many.
+
+    The processes come one after the other, each for all cases: the libraries' imports are paid
+    once a process, and no process lies in the memory of another. Returns complete entries, and by
+    nodeid the outcome that kept one from being recorded.
+    """
+    entries = {one.entry.nodeid: one.entry for one in recordings}
+    refused: dict[str, str] = {}
+    for _ in range(processes - 1):
+        gate.worker.renew()
+        for one in recordings:
+            nodeid = one.entry.nodeid
+            if nodeid in refused:
+                continue
+            case = gate.measure_alone(nodeid, one.claim, on_case(nodeid))
+            if isinstance(case, NotMeasured) or case.outcome != "fits":
+                refused[nodeid] = case.outcome
+            elif case.throttled:
+                refused[nodeid] = "throttled"
+            else:
+                seen = Entry.of(nodeid, gate.engine, one.claim.spec, case.measurements)
+                entries[nodeid] = entries[nodeid].with_processes_of(seen)
+    return [entry for nodeid, entry in entries.items() if nodeid not in refused], refused

@@ -23,7 +23,7 @@ class Device:
     reserved_bytes: int
     """What the driver keeps for itself."""
     held_bytes: int
-    """What others held when the worker opened the device."""
+    """What others held when the case began."""
     driver: str | None = None
 
     @property
@@ -63,6 +63,38 @@ class Memory:
     def peak_allocated_bytes(self) -> int:
         """The peak of the whole step."""
         return max(self.forward_peak_bytes, self.backward_peak_bytes, self.optimizer_peak_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuTime:
+    """How long the GPU worked in each of some profiled optimizer steps.
+
+    The profiler slows the host down, not the GPU: these are other steps than the ones that the
+    wall clock timed.
+    """
+
+    busy_ns: tuple[int, ...]
+    """The union of the step's kernel and copy intervals."""
+    kernels: int
+    """Kernels, copies and fills in a step, at the median."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """What the timed steps ran under."""
+
+    energy_mj: int | None = None
+    """Millijoules that the GPU took over the timed steps."""
+    energy_from: Literal["counter", "samples", "power limit"] | None = None
+    """The GPU's own counter, samples of the power it drew, or its power limit: an upper bound."""
+    sm_clock_mhz: int | None = None
+    """The median right after each timed step."""
+    temperature_c: int | None = None
+    """After the last timed step."""
+    throttled_ns: Mapping[str, int] | None = None
+    """For how long the clocks were held down during the timed and profiled steps, by reason."""
+    others_cpu_share: float | None = None
+    """The share of the machine's processors that other processes took."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,21 +171,25 @@ class Measurement:
     evidence: Evidence | None
     step_ns: tuple[int, ...]
     """Wall time of each timed optimizer step."""
+    gpu: GpuTime | None
+    """None where it could not be measured."""
+    conditions: Conditions | None
     stages_ns: Mapping[str, int]
     """Where the case's time went: worker start (waiting for its imports), open (the device, in a
-    worker's first case), build, warm-up, timed, proof, clean-up."""
-    versions: Mapping[str, str]
-    """Of Python, torch, transformers, peft, bitsandbytes, accelerate, CUDA."""
-
-    @property
-    def environment(self) -> dict[str, str | None]:
-        """The device, its driver and the versions of the training libraries."""
-        return {"device": self.device.name, "driver": self.device.driver, **self.versions}
+    worker's first case), build, warm-up, timed, proof, profiled, clean-up."""
+    environment: Mapping[str, str]
+    """What the figures depend on: device, driver, versions of the training libraries, allocator
+    settings, ... Names are words, values are texts; what is not known has no entry."""
 
     @property
     def median_step_ns(self) -> int | None:
         """The middle of the timed steps; None where there is none."""
         return median(self.step_ns) if self.step_ns else None
+
+    @property
+    def median_gpu_ns(self) -> int | None:
+        """The middle of the profiled steps; None where there is none."""
+        return median(self.gpu.busy_ns) if self.gpu else None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -163,14 +199,17 @@ class Measurement:
     def from_json(cls, values: Mapping[str, Any]) -> Measurement:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
         memory, oom, evidence = values["memory"], values["oom"], values["evidence"]
+        gpu, conditions = values["gpu"], values["conditions"]
         return cls(
             device=Device(**values["device"]),
             memory=Memory(**_tuples(memory)) if memory else None,
             oom=OutOfMemory(**oom) if oom else None,
             evidence=Evidence(**_tuples(evidence)) if evidence else None,
             step_ns=tuple(values["step_ns"]),
+            gpu=GpuTime(**_tuples(gpu)) if gpu else None,
+            conditions=Conditions(**conditions) if conditions else None,
             stages_ns=values["stages_ns"],
-            versions=values["versions"],
+            environment=values["environment"],
         )
 
 

@@ -118,6 +118,14 @@ class Limits:
     """The memory to judge by; None for the device's own."""
     headroom: Headroom = NO_HEADROOM
     max_step_ns: int | None = None
+    step_ratio: float | None = 1.25
+    """Wall time of the step ÷ that of the baseline, at most; None: not judged."""
+    gpu_ratio: float | None = 1.05
+    """The same of GPU time."""
+    peak_ratio: float | None = 1.01
+    """The same of the peak allocated."""
+    require: frozenset[str] = frozenset()
+    """Checks that fail where they cannot be made."""
 
     def to_json(self) -> dict[str, Any]:
         """Every limit, as JSON values."""
@@ -125,12 +133,22 @@ class Limits:
             "card_bytes": self.card_bytes,
             "headroom": {"share": self.headroom.share, "size_bytes": self.headroom.size_bytes},
             "max_step_ns": self.max_step_ns,
+            "step_ratio": self.step_ratio,
+            "gpu_ratio": self.gpu_ratio,
+            "peak_ratio": self.peak_ratio,
+            "require": sorted(self.require),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Limits:
         """The inverse of :meth:`to_json`."""
-        return cls(**{**values, "headroom": Headroom(**values["headroom"])})
+        return cls(
+            **{
+                **values,
+                "headroom": Headroom(**values["headroom"]),
+                "require": frozenset(values["require"]),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from pytest_vramfit.spec import Claim, Dtype, Limits, Schedule, TrainSpec
 
 _ADAPTER = ("rank", "alpha", "dropout", "targets", "adapter_dtype")
 _QUANTISATION = ("quant", "double_quant", "kbit_upcast")
+_RATIOS = ("step_ratio", "gpu_ratio", "peak_ratio")
 _SOURCES = ("model", "config", "step")
 
 
@@ -48,6 +49,8 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
             card_bytes=merged.get("card"),
             headroom=merged.get("headroom", NO_HEADROOM),
             max_step_ns=merged.get("max_step"),
+            require=frozenset(merged.get("require") or ()),
+            **{name: merged[name] for name in _RATIOS if name in merged},
         ),
         schedule=Schedule(
             warmup=merged.get("warmup", 3),

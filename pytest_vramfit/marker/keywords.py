@@ -88,7 +88,6 @@ def card_bytes(value: object) -> int:
         raise
 
 
-_BASELINES = "baselines"
 _WEEK = 7 * 24 * 3600
 """In seconds. Waiting for a thread takes no more than some centuries (threading.TIMEOUT_MAX)."""
 _PHASES = ("train", "eval", "save", "merge")
@@ -163,14 +162,12 @@ KEYWORDS: dict[str, Keyword] = {
         part="emulation of the driver's fallback",
     ),
     "headroom": Keyword(read=Headroom.parse),
-    "step_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
-    "gpu_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
-    "peak_ratio": Keyword(read=_RATIO, built=_is(None), part=_BASELINES),
+    "step_ratio": Keyword(read=_RATIO),
+    "gpu_ratio": Keyword(read=_RATIO),
+    "peak_ratio": Keyword(read=_RATIO),
     "max_step": Keyword(read=values.optional(parse_duration)),
     "require": Keyword(
-        read=values.optional(values.names(f"a list of {values.either(CHECKS)}", *CHECKS)),
-        built=_is(None),
-        part="required checks",
+        read=values.optional(values.names(f"a list of {values.either(CHECKS)}", *CHECKS))
     ),
     "steps": Keyword(read=values.integer(1, 10_000)),
     "warmup": Keyword(read=values.integer(2, 10_000)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 
 
@@ -56,6 +58,15 @@ class Bench(Protocol):
 
     def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
         """The measurement that ``error`` is, or None if it is another kind of error."""
+
+    def watch(self) -> Watch:
+        """Begin to watch what the timed steps run under."""
+
+    def gpu_work(self, run: Callable[[], object]) -> tuple[int, int] | None:
+        """Profile ``run``: how many ns the device worked, on how many kernels and copies."""
+
+    def environment(self) -> dict[str, str]:
+        """What figures on this device depend on, beside the libraries."""
 
     def end(self) -> bool:
         """Free what the case left; whether the device is as it was before the case."""

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
+from typing import Protocol
 
 import torch
 
-from pytest_vramfit.measurement import Evidence, Measurement, Memory
+from pytest_vramfit.measurement import (
+    Conditions,
+    Evidence,
+    GpuTime,
+    Measurement,
+    Memory,
+    median,
+)
 from pytest_vramfit.measuring.bench import Bench, UnsupportedError
 from pytest_vramfit.measuring.protocol import Request
+from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import CeilingReachedError
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.proof import Proof
@@ -21,8 +30,15 @@ from pytest_vramfit.training.step import Peaks, Step
 MOST_SKIPPED_STEPS = 20
 """The gradient scaler starts at 2^16 and halves: 16 skips bring it to 1."""
 
-Report = Callable[[str, int, int], None]
-"""Told (stage, done, of) as the case moves on."""
+MOST_PROFILED_STEPS = 3
+"""They vary by 0.04 % within a process."""
+
+
+class Report(Protocol):
+    """Told as the case moves on; ``left_ns`` is what its remaining steps will take."""
+
+    def __call__(self, stage: str, done: int, of: int, left_ns: int | None = None, /) -> None:
+        """The stage, how many of its steps are done, of how many."""
 
 
 class CaseRun:
@@ -35,20 +51,23 @@ class CaseRun:
         self._report = report
         self._stages_ns: dict[str, int] = {}
         self._step_number = 0
+        self._step_begin_ns = 0
         self._step: Step | None = None
+        self._step_ns: list[int] = []
+        self._gpu: GpuTime | None = None
+        self._conditions: Conditions | None = None
 
     def measure(self) -> Measurement:
-        """Build, warm up, time, prove. An out-of-memory error is a measurement like any other.
+        """Build, warm up, time, prove, profile. Running out of memory is a measurement, too.
 
         Raises UnbuildableError where the spec does not fit the model, UnsupportedError where the
         engine cannot run the case here.
         """
         memory: Memory | None = None
         evidence: Evidence | None = None
-        step_ns: list[int] = []
         oom = None
         try:
-            memory, evidence = self._run(step_ns)
+            memory, evidence = self._run()
         except CeilingReachedError as error:
             raise UnsupportedError(
                 f"it needs more than the {error.ceiling_bytes / 2**30:.1f} GiB that this machine "
@@ -64,12 +83,14 @@ class CaseRun:
             memory=memory,
             oom=oom,
             evidence=evidence,
-            step_ns=tuple(step_ns),
+            step_ns=tuple(self._step_ns),
+            gpu=self._gpu,
+            conditions=self._conditions,
             stages_ns=self._stages_ns,
-            versions=versions(),
+            environment={**self._bench.environment(), **versions()},
         )
 
-    def _run(self, step_ns: list[int]) -> tuple[Memory, Evidence]:
+    def _run(self) -> tuple[Memory, Evidence]:
         bench, spec, schedule = self._bench, self._spec, self._schedule
         with self._stage("build", 1):
             outline = model.outline(spec)
@@ -84,7 +105,8 @@ class CaseRun:
         with self._stage("warm-up", schedule.warmup):
             first = self._warm_up(step, proof)
         with self._stage("timed", schedule.steps):
-            peaks, allocated, reserved = self._time(step, step_ns)
+            watch = bench.watch()
+            peaks, allocated, reserved = self._time(step, watch)
         memory = Memory(
             load_peak_bytes=load_peak,
             first_step_peak_allocated_bytes=first.step,
@@ -99,6 +121,10 @@ class CaseRun:
         )
         with self._stage("proof", 1):
             evidence = proof.evidence()
+        profiled = self._profiled_steps
+        with self._stage("profiled", profiled):
+            self._gpu = self._profile(step, profiled)
+        self._conditions = watch.conditions()
         return memory, evidence
 
     def _warm_up(self, step: Step, proof: Proof) -> Peaks:
@@ -113,9 +139,7 @@ class CaseRun:
         assert first is not None
         return first
 
-    def _time(
-        self, step: Step, step_ns: list[int]
-    ) -> tuple[list[Peaks], list[int], list[int | None]]:
+    def _time(self, step: Step, watch: Watch) -> tuple[list[Peaks], list[int], list[int | None]]:
         """The timed steps: their peaks, and the bytes allocated and reserved after each."""
         bench, steps = self._bench, self._schedule.steps
         peaks: list[Peaks] = []
@@ -127,14 +151,40 @@ class CaseRun:
             begin = time.perf_counter_ns()
             peaks.append(step.run(bench))
             bench.synchronize()
-            step_ns.append(time.perf_counter_ns() - begin)
+            self._step_ns.append(time.perf_counter_ns() - begin)
+            watch.sample()
             allocated.append(bench.allocated_bytes())
             reserved.append(bench.reserved_bytes())
         return peaks, allocated, reserved
 
+    def _profile(self, step: Step, steps: int) -> GpuTime | None:
+        """The GPU time of some more steps; None where the first has none."""
+        seen: list[tuple[int, int]] = []
+        for done in range(steps):
+            self._begin_step("profiled", done, steps)
+            work = self._bench.gpu_work(lambda: step.run(self._bench))
+            if work is None:
+                return None
+            seen.append(work)
+        return GpuTime(
+            busy_ns=tuple(busy_ns for busy_ns, _ in seen),
+            kernels=median([kernels for _, kernels in seen]),
+        )
+
+    @property
+    def _profiled_steps(self) -> int:
+        return min(MOST_PROFILED_STEPS, self._schedule.steps)
+
     def _begin_step(self, stage: str, done: int, of: int) -> None:
-        self._report(stage, done, of)
+        now = time.perf_counter_ns()
+        left_ns = None
+        if self._step_number:
+            schedule = self._schedule
+            steps = schedule.warmup + schedule.steps + self._profiled_steps
+            left_ns = max(0, steps - self._step_number) * (now - self._step_begin_ns)
+        self._report(stage, done, of, left_ns)
         self._step_number += 1
+        self._step_begin_ns = now
 
     @contextlib.contextmanager
     def _stage(self, name: str, of: int) -> Iterator[None]:
@@ -149,10 +199,12 @@ class CaseRun:
 
 
 def versions() -> dict[str, str]:
-    """What the figures depend on."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+    """Of what the figures depend on beside the device."""
+    found = {
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     for name in ("transformers", "peft", "bitsandbytes", "accelerate"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import queue
 import signal
@@ -32,11 +33,26 @@ STARTUP_SECONDS = 300.0
 _SECONDS_TO_END = 10.0
 _THE_CASE = "the case"
 _OUTPUT_CHARACTERS = 4000
-_PACKAGE_PARENT = str(Path(__file__).parents[2])
-_PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]); "
-    "from pytest_vramfit.measuring.worker import main; main(sys.argv[1])"
-)
+_PACKAGE = Path(__file__).parents[1]
+_PROGRAM = """\
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+def load(name, file, folders=None):
+    spec = spec_from_file_location(name, file, submodule_search_locations=folders)
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+_, engine, package, nvml = sys.argv
+load("pytest_vramfit", package + "/__init__.py", [package])
+if nvml and find_spec("pynvml") is None:
+    load("pynvml", nvml)
+from pytest_vramfit.measuring.worker import main
+main(engine)
+"""
+"""Another environment needs the training libraries only: this package and NVML's one module come
+from here, by their files, so that nothing else of this environment gets in.
+"""
 
 # nothing is fetched, and an unreachable hub must not cost its timeouts
 _ALWAYS = {"HF_HUB_OFFLINE": "1"}
@@ -51,20 +67,32 @@ _ENVIRONMENT: dict[Engine, dict[str, str]] = {
 OnProgress = Callable[[Progress], None]
 
 
-def _inherited() -> dict[str, str]:
-    """The user's environment, but for what makes errors of the libraries' own warnings."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+def _inherited(python: str) -> dict[str, str]:
+    """The user's environment, but for what makes errors of the libraries' own warnings, and for
+    another interpreter what tells this one where its libraries are.
+    """
+    dropped = {"PYTHONWARNINGS"}
+    if python != sys.executable:
+        dropped |= {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def _nvml_file() -> str:
+    """Where this environment has NVML's module; empty where it has none."""
+    spec = importlib.util.find_spec("pynvml")
+    return (spec.origin or "") if spec else ""
 
 
 class Worker:
     """A worker process that is there when needed.
 
     One at a time: it is used again while it proves clean, replaced after an out-of-memory error,
-    a crash or a timeout.
+    a crash or a timeout. ``python`` is the interpreter whose libraries train.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, python: str = sys.executable) -> None:
         self._engine = engine
+        self._python = python
         self._process: _Process | None = None
 
     def start(self) -> None:
@@ -79,6 +107,11 @@ class Worker:
             self._process.kill()
             self._process = None
 
+    def renew(self) -> None:
+        """End the process, start a fresh one."""
+        self.stop()
+        self.start()
+
     def measure(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         """Measure one case, in at most its timeout from the moment it has the device."""
         try:
@@ -92,8 +125,7 @@ class Worker:
             self.stop()
             raise
         if not reply.clean:
-            self.stop()
-            self.start()  # imports while pytest reports
+            self.renew()  # imports while pytest reports
         return reply
 
     def _ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
@@ -106,7 +138,7 @@ class Worker:
 
     def _living_process(self) -> _Process:
         if self._process is None:
-            self._process = _Process(self._engine)
+            self._process = _Process(self._engine, self._python)
         return self._process
 
 
@@ -117,18 +149,18 @@ class _GoneBeforeError(Exception):
 class _Process:
     """One process, from its start to its end."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, python: str) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._popen = subprocess.Popen(  # noqa: S603 (our own program)
             # -P: the current folder may hold modules named like the libraries
-            [sys.executable, "-P", "-c", _PROGRAM, engine, _PACKAGE_PARENT],
+            [python, "-P", "-c", _PROGRAM, engine, str(_PACKAGE), _nvml_file()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env={**_ENVIRONMENT[engine], **_inherited()},
+            env={**_ENVIRONMENT[engine], **_inherited(python)},
             # its own group: Ctrl-C reaches pytest only, and killing it reaches its children
             start_new_session=True,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 
 import torch
 from bitsandbytes.nn import Params4bit
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from pytest_vramfit.measurement import Device, OutOfMemory
 from pytest_vramfit.measuring import host
 from pytest_vramfit.measuring.bench import UnsupportedError
+from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training.model import DTYPES, forget_tables
@@ -111,6 +113,17 @@ class CpuBench:
 
     def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
         """None: more than the card shows in the peak, more than the machine is unsupported."""
+
+    def watch(self) -> Watch:
+        """The machine's processors only."""
+        return Watch(None)
+
+    def gpu_work(self, run: Callable[[], object]) -> None:
+        """None: there is no GPU to profile."""
+
+    def environment(self) -> dict[str, str]:
+        """The processor and how many threads compute."""
+        return {"device": self.device.name, "threads": str(torch.get_num_threads())}
 
     def end(self) -> bool:
         """Leave the recorder; whether every storage is gone."""

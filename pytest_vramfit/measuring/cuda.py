@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
-from pytest_vramfit.measuring import nvml
+from pytest_vramfit.measuring import nvml, profiler
 from pytest_vramfit.measuring.bench import UnsupportedError
+from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training.model import forget_tables
 
@@ -27,6 +31,7 @@ class CudaBench:
         try:
             # before this process has a context, so that all that is used is used by others
             card = nvml.card(self._uuid)
+            self._gpu = nvml.Gpu(self._uuid)
         except nvml.NvmlUnavailableError as error:
             raise UnsupportedError(f"no usable GPU: {error}") from error
         self.device = Device(
@@ -36,6 +41,7 @@ class CudaBench:
             held_bytes=card.used_bytes,
             driver=card.driver,
         )
+        self._used_at_end: int | None = None
         self._refused: tuple[int, int] | None = None
         self._retries_before = 0
         self._peak_reserved = 0
@@ -44,6 +50,10 @@ class CudaBench:
 
     def begin(self, capacity_bytes: int | None) -> None:
         """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""
+        if self._used_at_end is not None:  # what changed since then is others'
+            change = nvml.card(self._uuid).used_bytes - self._used_at_end
+            held = max(0, self.device.held_bytes + change)
+            self.device = replace(self.device, held_bytes=held)
         _, torch_total = torch.cuda.mem_get_info()
         share = 1.0 if capacity_bytes is None else min(1.0, capacity_bytes / torch_total)
         torch.cuda.set_per_process_memory_fraction(share)
@@ -109,6 +119,27 @@ class CudaBench:
             says=str(error).strip().splitlines()[0],
         )
 
+    def watch(self) -> Watch:
+        """The GPU's counters and the machine's processors."""
+        return Watch(self._gpu)
+
+    def gpu_work(self, run: Callable[[], object]) -> tuple[int, int] | None:
+        """None also where the profiler's own buffers did not find room."""
+        try:
+            return profiler.gpu_work(run)
+        except torch.OutOfMemoryError:
+            return None
+
+    def environment(self) -> dict[str, str]:
+        """The GPU as NVML tells of it, CUDA, and the allocator's settings."""
+        found = {"device": self.device.name, **self._gpu.environment()}
+        if torch.version.cuda:
+            found["cuda"] = torch.version.cuda
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            if name in os.environ:
+                found["allocator settings"] = os.environ[name]
+        return found
+
     def end(self) -> bool:
         """Free everything, cuBLAS workspaces and bitsandbytes' tables included; clean when no
         segment is left, so that the next case finds the allocator as in a fresh process.
@@ -117,6 +148,7 @@ class CudaBench:
         gc.collect()
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
+        self._used_at_end = nvml.card(self._uuid).used_bytes
         return torch.cuda.memory_reserved() == 0
 
     def _reset_peaks(self) -> None:

@@ -56,6 +56,8 @@ class Progress:
     stage: str
     done: int
     of: int
+    left_ns: int | None = None
+    """What the case's remaining steps will take, at the pace of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -122,8 +122,8 @@ class _Worker:
         ).measure()
         bench.end()
 
-    def _report(self, stage: str, done: int, of: int) -> None:
-        self._reply(Progress(stage=stage, done=done, of=of))
+    def _report(self, stage: str, done: int, of: int, left_ns: int | None = None) -> None:
+        self._reply(Progress(stage=stage, done=done, of=of, left_ns=left_ns))
 
 
 def _own_descriptors() -> tuple[IO[str], IO[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_vramfit.spec import Limits, TrainSpec
@@ -68,8 +68,14 @@ class MeasuredCase:
 
     @property
     def gpu_ns(self) -> int | None:
-        """Not measured yet."""
-        return None
+        """Median GPU time of an optimizer step; None where the profiler saw none."""
+        return self._case.measurement.median_gpu_ns
+
+    @property
+    def gpu_samples(self) -> tuple[int, ...] | None:
+        """GPU time of each profiled step in ns."""
+        gpu = self._case.measurement.gpu
+        return None if gpu is None else gpu.busy_ns
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -83,8 +89,8 @@ class MeasuredCase:
 
     @property
     def joules_per_10k_tokens(self) -> float | None:
-        """Not measured yet."""
-        return None
+        """Energy of the GPU for ten thousand tokens; None under the cpu engine."""
+        return self._case.joules_per_10k_tokens
 
     @property
     def ledger(self) -> dict[str, int] | None:
@@ -92,21 +98,63 @@ class MeasuredCase:
         return None
 
     @property
-    def environment(self) -> dict[str, str | None]:
-        """The device, its driver and the versions of the training libraries."""
+    def environment(self) -> Mapping[str, str]:
+        """The device, its driver, the versions of the training libraries, and more by name."""
         return self._case.measurement.environment
+
+
+class ChangedCase(MeasuredCase):
+    """A case of ``vramfit.measure``. On a marked test it also knows its ratios to the test's own.
+
+    The first ratio that is asked for measures both cases once more, in turn. None where one of
+    them did not get through.
+    """
+
+    def __init__(self, case: Case, ratios: Callable[[Case], Mapping[str, Check]]) -> None:
+        super().__init__(case)
+        self._measure_ratios = ratios
+        self._ratios: Mapping[str, Check] | None = None
+
+    @property
+    def step_ratio(self) -> float | None:
+        """Wall time of the step ÷ that of the test's own case."""
+        return self._ratio("step_time")
+
+    @property
+    def gpu_ratio(self) -> float | None:
+        """The same of GPU time."""
+        return self._ratio("gpu_time")
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """The same of the peak allocated."""
+        return self._ratio("peak_baseline")
+
+    def _ratio(self, check: str) -> float | None:
+        if self._ratios is None:
+            self._ratios = self._measure_ratios(self._case)
+        found = self._ratios.get(check)
+        return None if found is None else found.ratio
 
 
 class Vramfit(MeasuredCase):
     """The marked test's case, and a way to measure more."""
 
-    def __init__(self, case: Case | None, measure: Callable[[dict[str, Any]], Case]) -> None:
+    def __init__(
+        self,
+        case: Case | None,
+        measure: Callable[[dict[str, Any]], Case],
+        ratios: Callable[[Case, Case], Mapping[str, Check]],
+    ) -> None:
         super().__init__(case)
         self._measure = measure
+        self._ratios = ratios
 
-    def measure(self, **keywords: Any) -> MeasuredCase:
+    def measure(self, **keywords: Any) -> ChangedCase:
         """Measure another case: changes to the marked one, or on an unmarked test a whole spec.
 
         Nothing is asserted, and running out of memory does not raise: look at ``outcome``.
         """
-        return MeasuredCase(self._measure(keywords))
+        return ChangedCase(
+            self._measure(keywords), lambda changed: self._ratios(changed, self._case)
+        )

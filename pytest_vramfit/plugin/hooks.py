@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_vramfit.plugin import items, options
+from pytest_vramfit.plugin import benchmark, items, options
 from pytest_vramfit.plugin.run import Run
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{items.MARKER}(*, model, method, rank, seq, batch, ...): run this fine-tuning step and "
         "assert that it fits; see the README for every keyword",
     )
-    config.pluginmanager.register(Run(config, options.read(config)), _RUN)
+    run = Run(config, options.read(config))
+    config.pluginmanager.register(run, _RUN)
+    config.pluginmanager.register(benchmark.Replay(run.case_of))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -80,6 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.fixture
 def vramfit(request: pytest.FixtureRequest) -> Vramfit:
     """The marked test's case, measured before the test and judged around it."""
+    benchmark.keep(request)
     return _run(request.config).fixture(request.node)
 
 

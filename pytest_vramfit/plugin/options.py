@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_vramfit.baseline import Store
+    from pytest_vramfit.gate import Update
     from pytest_vramfit.measurement import Engine
 
 _ENGINES = ("gpu", "cpu", "estimate", "auto", "off")
@@ -19,13 +23,17 @@ _GPU = "--gpu"
 _TWINS = {
     "card": ("CARD", "default for the marker's card: a size such as 16303MiB (cpu engine)"),
     "json": ("FILE", "write the results of all cases to FILE"),
-    "baselines": ("DIR", "(not built yet) folder of the baselines"),
-    "require": ("CHECK,...", "(not built yet) checks that may not stay unchecked"),
+    "baselines": ("DIR", "folder of the baselines (.vramfit under the rootdir)"),
+    "require": ("CHECK,...", "checks that fail where they cannot be made"),
     "report": ("FILE.html", "(not built yet) write a report to FILE"),
 }
 """Options with a value that can also stand in the ini file, as vramfit_NAME."""
 
-_NOT_BUILT = ("baselines", "require", "report", "update", "update_missing", "against")
+_NOT_BUILT = ("report",)
+_UPDATES: dict[Update, str] = {
+    "all": "update",
+    "missing": "update-missing",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +49,12 @@ class Settings:
     """The command line's part in ``card``, to repeat it."""
     json: Path | None
     isolate: bool
+    baselines: Store | None
+    """None where nothing is measured."""
+    update: Update | None
+    require: frozenset[str]
+    against: str | None
+    """The interpreter to measure every case in, too."""
 
     @property
     def gpu_command(self) -> str:
@@ -75,18 +89,23 @@ def add(parser: pytest.Parser) -> None:
         help="a fresh worker process for every case",
     )
     parser.addini("vramfit_isolate", type="bool", default=False, help="as --vramfit-isolate")
-    for name in ("update", "update-missing"):
-        group.addoption(
-            f"--vramfit-{name}",
-            action="store_true",
-            default=None,
-            help="(not built yet) record baselines",
-        )
+    group.addoption(
+        "--vramfit-update",
+        action="store_true",
+        default=None,
+        help="record baselines of all cases that run, each in three processes",
+    )
+    group.addoption(
+        "--vramfit-update-missing",
+        action="store_true",
+        default=None,
+        help="record baselines where there is none",
+    )
     group.addoption(
         "--vramfit-against",
         metavar="PYTHON",
         default=None,
-        help="(not built yet) measure every case in that interpreter too",
+        help="measure every case in that interpreter too, in turn, and judge the ratio",
     )
 
 
@@ -118,6 +137,12 @@ def read(config: pytest.Config) -> Settings:
             raise pytest.UsageError(f"{source} is not built yet")
     engine = _engine(config)
     card, card_option = _card(config, engine)
+    update, against = _update(config), _against(config)
+    if update and against:
+        raise pytest.UsageError(
+            f"--vramfit-{_UPDATES[update]} and --vramfit-against contradict each other: what is "
+            "compared in one run is not recorded"
+        )
     return Settings(
         engine=engine,
         gpu_option=_GPU if hasattr(config.option, "vramfit_gpu") else "--vramfit=gpu",
@@ -125,6 +150,10 @@ def read(config: pytest.Config) -> Settings:
         card_option=card_option,
         json=_json_path(config),
         isolate=bool(_given(config, "isolate")[0]),
+        baselines=None if engine is None else _baselines(config),
+        update=update,
+        require=_require(config),
+        against=against,
     )
 
 
@@ -165,6 +194,61 @@ def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str
             "without it the device's own memory is judged by"
         )
     return card, f" {source}={card}" if source.startswith("-") else ""
+
+
+def _baselines(config: pytest.Config) -> Store:
+    """The baselines, read before anything is measured: a bad file stops the run."""
+    from pytest_vramfit.baseline import BaselineError, Store
+
+    given, source = _given(config, "baselines")
+    if not given:
+        folder = config.rootpath / ".vramfit"
+    else:
+        base = config.invocation_params.dir if source.startswith("-") else config.rootpath
+        folder = base / given
+    if folder.exists() and not folder.is_dir():
+        raise pytest.UsageError(f"{source}={given or folder} is a file, not a folder")
+    try:
+        return Store(folder)
+    except BaselineError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _update(config: pytest.Config) -> Update | None:
+    asked = [
+        update for update, name in _UPDATES.items() if _given(config, name.replace("-", "_"))[0]
+    ]
+    if len(asked) > 1:
+        raise pytest.UsageError("--vramfit-update records what --vramfit-update-missing would, too")
+    return asked[0] if asked else None
+
+
+def _require(config: pytest.Config) -> frozenset[str]:
+    """The names of checks that are required in this run."""
+    given, source = _given(config, "require")
+    if not given:
+        return frozenset()
+    from pytest_vramfit.marker.keywords import KEYWORDS
+
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    try:
+        return frozenset(KEYWORDS["require"].read(names))
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}={given} must be {error}") from None
+
+
+def _against(config: pytest.Config) -> str | None:
+    """The interpreter; a relative path is taken from where pytest was called."""
+    given, source = _given(config, "against")
+    if given is None:
+        return None
+    found = shutil.which(given, path=None) or shutil.which(
+        str(config.invocation_params.dir / given)
+    )
+    if not given or found is None:
+        raise pytest.UsageError(f"{source}={given} must be a Python interpreter that can be run")
+    # not resolved: a virtual environment's interpreter is a link, and works by where it lies
+    return os.path.abspath(found)  # noqa: PTH100
 
 
 def _given(config: pytest.Config, name: str) -> tuple[Any, str]:

@@ -9,19 +9,25 @@ import pytest
 
 from pytest_vramfit.measuring.protocol import Progress
 
+_WORTH_SAYING_NS = 500_000_000
+
 
 class ProgressLine:
     """Words behind what pytest wrote, gone when the case is done; only on a terminal."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, after: str = "") -> None:
+        """``after``: what else is to come."""
+        self._after = after
         reporter = config.pluginmanager.getplugin("terminalreporter")
         self._shown = reporter is not None and reporter.isatty and reporter.hasmarkup
         self._capture = config.pluginmanager.getplugin("capturemanager")
 
     def show(self, progress: Progress) -> None:
-        """Say which stage the case is in."""
+        """Say which stage the case is in, and how long it and the cases after it will take."""
         step = f" {progress.done + 1}/{progress.of}" if progress.of > 1 else ""
-        self._write(f" [{progress.stage}{step}]")
+        left = progress.left_ns or 0
+        remaining = f", {left / 1e9:.0f} s left" if left >= _WORTH_SAYING_NS else ""
+        self._write(f" [{progress.stage}{step}{remaining}{self._after}]")
 
     def clear(self) -> None:
         """Leave the line as it was."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_vramfit.plugin import items
+from pytest_vramfit.plugin import items, recording
 from pytest_vramfit.plugin.options import Settings
+from pytest_vramfit.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pytest_vramfit.gate import Gate
+    from pytest_vramfit.measuring.client import OnProgress
     from pytest_vramfit.plugin.fixture import Vramfit
     from pytest_vramfit.reporting.results import Row
     from pytest_vramfit.spec import Claim
-    from pytest_vramfit.verdict import Case
+    from pytest_vramfit.verdict import Case, Check
 
 
 class CouldNotMeasureError(pytest.fail.Exception):  # type: ignore[name-defined,misc]
@@ -45,8 +49,14 @@ class Run:
         self._setup_plan: bool = config.getoption("setupplan", default=False)
         self._ran = False
         """Whether any test was run: a run that only collects leaves an earlier results file."""
-        self._collected: dict[str, list[Row]] = {}
+        self._rows_of: dict[str, list[Row]] = {}
         """The rows of each test by its nodeid."""
+        self._passed: set[str] = set()
+        self._collected = recording.Collected()
+        self._last_lines: list[str] = []
+        self._cases_left = 0
+        self._measured_ns: list[int] = []
+        """How long each case took."""
 
     def pytest_report_header(self) -> str | None:
         """Say what will be measured on, or that results which were asked for will not come."""
@@ -61,10 +71,21 @@ class Run:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""
+        self._collected.add(item.nodeid, is_case=items.is_case(item))
         if self._config.option.collectonly or self._setup_plan:
             return
         if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
             self._ensure_gate()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the cases, to say what remains."""
+        self._cases_left = sum(items.is_case(item) for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Learn what a worker of xdist collected."""
+        if collected := getattr(node, "workeroutput", {}).get("vramfit_collected"):
+            self._collected.add_json(collected)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give a marked test the fixture, read its marker; skip where no engine was asked for."""
@@ -105,12 +126,22 @@ class Run:
         def measure(keywords: dict[str, Any]) -> Case:
             return self._measure(item, self._read(item, keywords), judged=False)
 
-        return Vramfit(case, measure)
+        def ratios(changed: Case, own: Case) -> Mapping[str, Check]:
+            gate = self._ensure_gate()
+            assert gate is not None
+            with self._progress() as on_progress:
+                return gate.ratios(changed, own, on_progress)
+
+        return Vramfit(case, measure, ratios)
+
+    def case_of(self, item: pytest.Item) -> Case | None:
+        """The item's judged case, once it was measured."""
+        return item.stash.get(_case, None)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         """Raise the verdict, before the test's own body."""
-        case = item.stash.get(_case, None)
+        case = self.case_of(item)
         if case is not None and case.outcome != "fits":
             from pytest_vramfit.reporting import failure
 
@@ -141,9 +172,11 @@ class Run:
         """Collect the rows of this process or of xdist's workers."""
         self._ran = not self._setup_plan
         if report.when == "setup":
-            self._collected.pop(report.nodeid, None)  # it is run again: this time counts
+            self._rows_of.pop(report.nodeid, None)  # it is run again: this time counts
+        if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            self._passed.add(report.nodeid)
         if text := getattr(report, "vramfit_rows", None):
-            self._collected.setdefault(report.nodeid, []).extend(json.loads(text))
+            self._rows_of.setdefault(report.nodeid, []).extend(json.loads(text))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary."""
@@ -154,15 +187,35 @@ class Run:
             settings = self._settings
             terminalreporter.write_sep("=", "vramfit")
             lines = summary.lines(rows, command=settings.command, gpu_command=settings.gpu_command)
-            for line in lines:
+            for line in (*lines, *self._last_lines):
                 terminalreporter.write_line(line)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End the worker, write the results."""
+        """Record baselines, end the worker, write the results."""
+        if hasattr(self._config, "workerinput"):
+            vars(self._config)["workeroutput"]["vramfit_collected"] = self._collected.to_json()
+        elif self._settings.engine is not None and self._ran:
+            self._finish_baselines(session)
+            self._write_results(session)
         self.pytest_unconfigure()
+
+    def _finish_baselines(self, session: pytest.Session) -> None:
+        settings, rows = self._settings, self._rows
+        if settings.update is not None and rows:
+            if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+                self._last_lines.append("no baseline was recorded: the run was interrupted")
+            else:
+                gate = self._ensure_gate()
+                assert gate is not None
+                lines, complete = recording.record(self._config, settings, gate, rows, self._passed)
+                self._last_lines += lines
+                if not complete and session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._last_lines += recording.stale(self._config, settings, rows, self._collected)
+
+    def _write_results(self, session: pytest.Session) -> None:
         path = self._settings.json
-        in_xdist_worker = hasattr(self._config, "workerinput")
-        if path is None or self._settings.engine is None or in_xdist_worker or not self._ran:
+        if path is None:
             return
         from pytest_vramfit.reporting import results
 
@@ -175,11 +228,11 @@ class Run:
     def pytest_unconfigure(self) -> None:
         """End the worker, also where the session did not come to its end."""
         if self._gate is not None:
-            self._gate.worker.stop()
+            self._gate.stop()
 
     @property
     def _rows(self) -> list[Row]:
-        return [row for rows in self._collected.values() for row in rows]
+        return [row for rows in self._rows_of.values() for row in rows]
 
     def _ensure_gate(self) -> Gate | None:
         engine = self._settings.engine
@@ -187,9 +240,40 @@ class Run:
             from pytest_vramfit.gate import Gate
             from pytest_vramfit.measuring.client import Worker
 
-            self._gate = Gate(engine=engine, worker=Worker(engine), isolate=self._settings.isolate)
-            self._gate.worker.start()
+            settings = self._settings
+            other = settings.against
+            self._gate = Gate(
+                engine=engine,
+                worker=Worker(engine),
+                isolate=settings.isolate,
+                baselines=settings.baselines,
+                update=settings.update,
+                against=None if other is None else Worker(engine, other),
+            )
+            self._gate.start()
         return self._gate
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[OnProgress]:
+        """What is shown while a case is measured, gone afterwards."""
+        from pytest_vramfit.measuring.protocol import Progress
+
+        line = ProgressLine(self._config, self._cases_after())
+        line.show(Progress(stage="worker start", done=0, of=1))
+        try:
+            yield line.show
+        finally:
+            line.clear()
+
+    def _cases_after(self) -> str:
+        """``, 3 more cases in 25 s``, at the pace of those that were measured."""
+        if self._cases_left < 1:
+            return ""
+        cases = f", {self._cases_left} more case" + ("s" if self._cases_left > 1 else "")
+        if not self._measured_ns:
+            return cases
+        seconds = sum(self._measured_ns) / len(self._measured_ns) * self._cases_left / 1e9
+        return f"{cases} in {seconds:.0f} s"
 
     def _skip_without_engine(self, item: pytest.Item) -> None:
         if self._settings.engine is None:
@@ -211,21 +295,21 @@ class Run:
                 "fits_vram: card with --gpu asks for the emulation of a card, which is not built "
                 "yet"
             )
-        return claim
+        required = claim.limits.require | self._settings.require
+        return replace(claim, limits=replace(claim.limits, require=required))
 
     def _measure(self, item: pytest.Item, claim: Claim, *, judged: bool) -> Case:
-        from pytest_vramfit.measuring.protocol import NotMeasured, Progress
-        from pytest_vramfit.plugin.progress import ProgressLine
+        from pytest_vramfit.measuring.protocol import NotMeasured
         from pytest_vramfit.reporting import failure, junit, results
 
         gate = self._ensure_gate()
         assert gate is not None
-        progress = ProgressLine(self._config)
-        progress.show(Progress(stage="worker start", done=0, of=1))
-        try:
-            case = gate.measure(item.nodeid, claim, progress.show)
-        finally:
-            progress.clear()
+        measure = gate.measure if judged else gate.measure_alone
+        self._cases_left -= judged
+        begin = time.monotonic_ns()
+        with self._progress() as on_progress:
+            case = measure(item.nodeid, claim, on_progress)
+        self._measured_ns += [time.monotonic_ns() - begin] if judged else []
         if isinstance(case, NotMeasured):
             row = results.not_measured_row(item.nodeid, gate.engine, claim, case, judged=judged)
         else:

@@ -33,6 +33,16 @@ def duration(nanoseconds: int) -> str:
     return f"{nanoseconds} ns"
 
 
+def milliseconds(nanoseconds: int) -> str:
+    """``84.91 ms``: for times whose small differences matter."""
+    return f"{nanoseconds / _MILLISECOND:,.2f} ms"
+
+
+def mib(size_bytes: int) -> str:
+    """``15,412.5 MiB``: for sizes whose small differences matter."""
+    return f"{size_bytes / _MIB:,.1f} MiB"
+
+
 def seconds(nanoseconds: int) -> str:
     """``0.3``: for a list of shares of one duration, with the unit before it."""
     return f"{nanoseconds / _SECOND:.1f}"

@@ -13,7 +13,7 @@ _FIGURES = {
         "first_step_peak_allocated_bytes",
         "outside_allocator_bytes",
     ),
-    "time": ("tokens_per_second", "seconds_per_10k_tokens"),
+    "time": ("tokens_per_second", "seconds_per_10k_tokens", "joules_per_10k_tokens"),
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.measurement import Engine, Memory
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import words
@@ -31,12 +32,16 @@ def row(case: Case, *, judged: bool) -> Row:
         "oom": asdict(measurement.oom) if measurement.oom else None,
         "time": {
             "step_ns": list(measurement.step_ns) or None,
-            "gpu_ns": None,
+            "gpu_ns": list(measurement.gpu.busy_ns) if measurement.gpu else None,
+            "kernels": measurement.gpu.kernels if measurement.gpu else None,
             "tokens_per_second": case.tokens_per_second,
             "seconds_per_10k_tokens": case.seconds_per_10k_tokens,
-            "joules_per_10k_tokens": None,
+            "joules_per_10k_tokens": case.joules_per_10k_tokens,
             "stages_ns": dict(measurement.stages_ns),
+            "processes": [Process.of(one).to_json() for one in case.measurements],
         },
+        "conditions": asdict(measurement.conditions) if measurement.conditions else None,
+        "throttled": list(case.throttled),
         "spill": None,
         "evidence": asdict(measurement.evidence) if measurement.evidence else None,
         "checks": [
@@ -46,11 +51,14 @@ def row(case: Case, *, judged: bool) -> Row:
                 "value": check.value,
                 "limit": check.limit,
                 "unit": check.unit,
+                "ratio": check.ratio,
+                "interval": list(check.interval) if check.interval else None,
+                "findings": [one.kind for one in check.findings],
                 "says": words.sentence(check, case),
             }
             for check in case.checks
         ],
-        "environment": measurement.environment,
+        "environment": dict(measurement.environment),
     }
 
 
@@ -70,13 +78,35 @@ def not_measured_row(
     }
 
 
+def entry(row: Row) -> Entry:
+    """What a row of this run says, as a baseline."""
+    return Entry(
+        nodeid=row["nodeid"],
+        engine=row["engine"],
+        device=row["environment"]["device"],
+        digest=row["digest"],
+        spec=row["spec"],
+        peak_allocated_bytes=row["memory"]["peak_allocated_bytes"],
+        processes=tuple(Process.from_json(one) for one in row["time"]["processes"]),
+        environment=row["environment"],
+    )
+
+
+def add_processes(row: Row, recorded: Entry) -> None:
+    """The samples of all processes of a baseline, in the row it was recorded from."""
+    row["time"]["processes"] = [one.to_json() for one in recorded.processes]
+
+
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Write all rows, whole or not at all. Raises OSError."""
     listed = [dict(one) for one in rows]
-    environments = [environment for one in listed if (environment := one.pop("environment", None))]
+    environment = next((one["environment"] for one in listed if one.get("environment")), None)
+    for one in listed:
+        if one.get("environment") == environment:
+            one.pop("environment", None)
     document: Mapping[str, Any] = {
         "schema": SCHEMA,
-        "environment": environments[0] if environments else None,
+        "environment": environment,
         "results": listed,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

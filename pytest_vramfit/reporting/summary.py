@@ -10,6 +10,7 @@ from pytest_vramfit.reporting import figures
 from pytest_vramfit.reporting.results import Row
 
 _COLUMNS = ("outcome", "peak", "of card", "step", "tokens/s")
+_GPU_COLUMNS = ("GPU time", "J/10k tokens")
 
 
 def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu") -> Iterator[str]:
@@ -30,12 +31,16 @@ def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu
         first, number = unsupported[0], len(unsupported)
         such = ", such as" if number > 1 else ":"
         yield f"{number} unsupported{such} {first['nodeid']}: {first['says']}"
+    yield from _notes(measured)
     yield from _time(measured)
     yield from _next(rows, command, gpu_command)
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    table = [("case", *_COLUMNS), *((row["nodeid"], *_cells(row)) for row in rows)]
+    has_gpu = any(row["engine"] == "gpu" for row in rows)
+    columns = (*_COLUMNS, *_GPU_COLUMNS) if has_gpu else _COLUMNS
+    cells = [(row["nodeid"], *_cells(row), *_gpu_cells(row))[: len(columns) + 1] for row in rows]
+    table = [("case", *columns), *cells]
     first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     for nodeid, *cells in table:
         right = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
@@ -54,6 +59,29 @@ def _cells(row: Row) -> tuple[str, ...]:
         figures.duration(median(times["step_ns"])),
         figures.count(times["tokens_per_second"]),
     )
+
+
+_WORTH_A_NOTE = {"improved", "other_gpu", "renamed", "environment_changed", "kernels", "host_side"}
+"""Findings of a check that passed."""
+
+
+def _gpu_cells(row: Row) -> tuple[str, ...]:
+    times = row["time"] or {}
+    gpu_ns, joules = times.get("gpu_ns"), times.get("joules_per_10k_tokens")
+    bound = (row.get("conditions") or {}).get("energy_from") == "power limit"
+    return (
+        figures.milliseconds(median(gpu_ns)) if gpu_ns else "--",
+        ("<= " if bound else "") + figures.count(joules) if joules else "--",
+    )
+
+
+def _notes(measured: Sequence[Row]) -> Iterator[str]:
+    """What a passed check against a baseline has to say."""
+    for row in measured:
+        for check in row["checks"]:
+            if check["status"] == "pass" and _WORTH_A_NOTE & {*check["findings"]}:
+                name = check["name"].replace("_", " ")
+                yield f"note: {row['nodeid']}: {name} {check['says']}"
 
 
 def _time(measured: Sequence[Row]) -> Iterator[str]:

@@ -35,9 +35,34 @@ _FINDINGS = {
     "base_dtype": "the base is in {others} instead of {0}",
     "not_upcast": "norms, embeddings and head are not in fp32, though kbit_upcast was asked",
     "not_quantised": "{0} of {1} matrix elements are not in the asked 4-bit format",
+    "no_baseline": "no baseline; --vramfit-update-missing records one",
+    "recorded": "a baseline is being recorded",
+    "config_changed": "the config changed since the baseline: {changes}",
+    "no_gpu": "no GPU time under the cpu engine",
+    "no_gpu_time": "no GPU time: the profiler saw no kernel (is CUPTI there?)",
+    "no_gpu_time_before": "the baseline has no GPU time",
+    "not_in_turn": "it could not be measured again, in turn with the other environment",
+    "other_out_of_memory": "out of memory in the other environment",
+    "too_noisy": "too noisy to tell",
+    "host_loaded": "other processes took {0} of the CPU",
+    "throttled": "the clocks were held down: {all}",
+    "required": "required",
+    "renamed": "baseline of {0}, which trains the same",
+    "other_gpu": "the baseline is of another GPU of this model",
+    "improved": "better than the baseline, which --vramfit-update refreshes",
+    "host_side": "on the host's side: GPU time is {0} of the baseline's",
+    "kernels": "kernels {0} → {1}",
+    "sm_clock": "SM clock {0} MHz",
+    "environment_changed": "{changes}",
 }
 """A sentence for each finding of the verdict: {0}, {1} its names, {others} all but the first,
-{some} the first and how many more, {all} all."""
+{some} the first and how many more, {all} all, {changes} names with their old and new values."""
+
+
+_FIGURES = {
+    "bytes": (figures.size, figures.mib),
+    "ns": (figures.duration, figures.milliseconds),
+}
 
 
 def config(spec: TrainSpec) -> str:
@@ -91,17 +116,23 @@ def figure(check: Check) -> str:
         return f"{figures.size(value)} asked for, {figures.size(limit)} free"
     if check.name == "steady":
         return f"{figures.size(value)} more" if value > 0 else "no growth"
-    if check.unit == "bytes":
-        return f"{figures.size(value)} of {figures.size(limit)}"
-    if check.unit == "ns":
-        return f"{figures.duration(value)} of {figures.duration(limit)}"
-    return f"{value} of {limit} steps applied"
+    if check.unit == "count":
+        return f"{value} of {limit} steps applied"
+    # against a baseline small differences matter
+    rough, exact = _FIGURES[check.unit or "bytes"]
+    shown = rough if check.ratio is None else exact
+    return f"{shown(value)} of {shown(limit)}"
 
 
 def sentence(check: Check, case: Case) -> str:
     """What a check found, in one sentence without the figures of :func:`figure`."""
-    if check.findings:
-        return "; ".join(_finding(one, case) for one in check.findings)
+    found = [_finding(one, case) for one in check.findings]
+    if check.ratio is not None:
+        # what kept it from being judged comes first
+        reasons = 1 if check.status == "unchecked" else 0
+        return "; ".join([*found[:reasons], ratio(check), *found[reasons:]])
+    if found:
+        return "; ".join(found)
     value, limit = check.value, check.limit
     if value is None or limit is None:
         return ""
@@ -112,6 +143,14 @@ def sentence(check: Check, case: Case) -> str:
         return f"{figures.size(wanted)} must stay free"
     too_slow = check.status == "fail" and check.unit == "ns"
     return f"{value / limit:.2f} times the limit" if too_slow else ""
+
+
+def ratio(check: Check) -> str:
+    """``1.061 times the baseline (1.059 to 1.063)``."""
+    if check.interval is None:
+        return f"{check.ratio:.3f} times the baseline"
+    low, high = check.interval
+    return f"{check.ratio:.3f} times the baseline ({low:.3f} to {high:.3f})"
 
 
 def _peak(value: int, limit: int, case: Case) -> str:
@@ -133,7 +172,14 @@ def _finding(finding: Finding, case: Case) -> str:
         all=" and ".join(names),
         others=" and ".join(names[1:]) or "nothing",
         headroom=headroom,
+        changes=_changes(names),
     )
+
+
+def _changes(names: tuple[str, ...]) -> str:
+    """``driver 580.159 → 590.12, torch 2.11 → 2.13``."""
+    triples = zip(names[::3], names[1::3], names[2::3], strict=False)
+    return ", ".join(f"{name} {old} → {new}" for name, old, new in triples)
 
 
 def _out_of_memory(case: Case) -> str:

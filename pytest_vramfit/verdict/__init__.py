@@ -1,6 +1,24 @@
 """From claim and measurement to named checks: pass, fail or unchecked. No prose, no pytest."""
 
 from pytest_vramfit.verdict.case import Card, Case, Check, Finding
-from pytest_vramfit.verdict.checks import capacity_to_try, judge
+from pytest_vramfit.verdict.checks import (
+    Reference,
+    capacity_to_try,
+    in_doubt,
+    judge,
+    to_confirm,
+)
+from pytest_vramfit.verdict.regression import regressions
 
-__all__ = ["Card", "Case", "Check", "Finding", "capacity_to_try", "judge"]
+__all__ = [
+    "Card",
+    "Case",
+    "Check",
+    "Finding",
+    "Reference",
+    "capacity_to_try",
+    "in_doubt",
+    "judge",
+    "regressions",
+    "to_confirm",
+]

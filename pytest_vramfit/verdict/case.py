@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.spec import CHECKS, Claim
 
@@ -47,6 +48,10 @@ class Check:
     value: int | None = None
     limit: int | None = None
     unit: Literal["bytes", "ns", "count"] | None = None
+    ratio: float | None = None
+    """Measured ÷ baseline."""
+    interval: tuple[float, float] | None = None
+    """That the ratio lies in, with the spread between processes."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -70,12 +75,35 @@ class Case:
     card: Card
     measurement: Measurement
     checks: tuple[Check, ...]
+    more: tuple[Measurement, ...] = ()
+    """Of the same case, taken because the first left a time in doubt."""
+    before: Entry | None = None
+    """What it was compared with."""
+    throttled: tuple[str, ...] = ()
+    """Why the GPU's clocks were held down from outside while it was measured."""
 
     @property
     def outcome(self) -> Outcome:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name for check in self.checks if check.status == "fail"}
         return next((_FAILS_AS[name] for name in CHECKS if name in failed), "fits")
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """All that got through, the first one first."""
+        return tuple(one for one in (self.measurement, *self.more) if one.memory is not None)
+
+    @property
+    def joules_per_10k_tokens(self) -> float | None:
+        """Energy of the GPU for ten thousand tokens; an upper bound where only its power limit is
+        known.
+        """
+        measurement = self.measurement
+        conditions = measurement.conditions
+        if conditions is None or conditions.energy_mj is None or not measurement.step_ns:
+            return None
+        tokens = self.claim.spec.tokens * len(measurement.step_ns)
+        return conditions.energy_mj / 1000 / tokens * 1e4
 
     @property
     def tokens_per_second(self) -> float | None:

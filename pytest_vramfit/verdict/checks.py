@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
-from pytest_vramfit.measurement import Engine, Measurement, Memory
+from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.baseline.entry import changed_fields
+from pytest_vramfit.measurement import Conditions, Engine, Measurement, Memory
 from pytest_vramfit.quantity import NO_HEADROOM
-from pytest_vramfit.spec import Claim
+from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict.case import Card, Case, Check, Finding, Status
+from pytest_vramfit.verdict.regression import regressions, throttled
 from pytest_vramfit.verdict.trained import trained
 
-_NOT_BUILT = ("resident", "step_time", "gpu_time", "peak_baseline")
+_NOT_BUILT = ("resident",)
 _ENOUGH_TO_GROW = 2
+_TIMES = ("step_time", "gpu_time")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """What a case is compared with: an entry, or why there is none."""
+
+    entry: Entry | None = None
+    renamed: bool = False
+    """Whether the entry stands under another nodeid."""
+    in_turn: bool = False
+    """Whether the entry was measured in turn with the case, in another environment."""
+    without: Finding | None = None
+    """Why there is nothing to compare with, where it is not just that nothing was recorded."""
+
+
+def baseline_checks(limits: Limits) -> list[str]:
+    """The checks against a baseline that the limits do not switch off."""
+    ratios = {
+        "step_time": limits.step_ratio,
+        "gpu_time": limits.gpu_ratio,
+        "peak_baseline": limits.peak_ratio,
+    }
+    return [name for name, one in ratios.items() if one is not None]
 
 
 def card_of(claim: Claim, measurement: Measurement) -> Card:
@@ -45,15 +74,23 @@ def judge(
     claim: Claim,
     measurement: Measurement,
     capped: Measurement | None = None,
+    *,
+    more: tuple[Measurement, ...] = (),
+    reference: Reference | None = None,
 ) -> Case:
-    """Every check of one case. ``capped`` is the run that :func:`capacity_to_try` asked for."""
+    """Every check of one case.
+
+    ``capped`` is the run that :func:`capacity_to_try` asked for, ``more`` what was measured of the
+    case again because a time was in doubt, ``reference`` what it is compared with.
+    """
     memory = measurement.memory
     checks = [_no_oom(measurement)]
+    reference = reference or Reference()
     if memory is None or measurement.evidence is None:
-        names = ["peak_within_vram", "trained", "steady"]
+        names = ["peak_within_vram", "trained", "steady", *baseline_checks(claim.limits)]
         names += ["headroom"] if _has_headroom(claim) else []
         names += ["max_step"] if claim.limits.max_step_ns is not None else []
-        checks += [_unchecked(name, "did_not_run") for name in names]
+        checks += [_unchecked(name, Finding(kind="did_not_run")) for name in names]
     else:
         checks += [
             _peak_within_vram(claim, measurement, memory),
@@ -61,8 +98,10 @@ def judge(
             trained(claim, engine, measurement.evidence),
             _steady(memory),
             *_max_step(claim, measurement),
+            *_regressions(nodeid, engine, claim, (measurement, *more), reference),
         ]
-    checks += [_unchecked(name, "not_built") for name in _NOT_BUILT]
+    checks += [_unchecked(name, Finding(kind="not_built")) for name in _NOT_BUILT]
+    checks = [_required(check, claim.limits.require) for check in checks]
     return Case(
         nodeid=nodeid,
         engine=engine,
@@ -70,6 +109,67 @@ def judge(
         card=card_of(claim, measurement),
         measurement=measurement,
         checks=tuple(checks),
+        more=more,
+        before=reference.entry,
+        throttled=throttled([Process.of(measurement)], [measurement.conditions or Conditions()]),
+    )
+
+
+def _regressions(
+    nodeid: str,
+    engine: Engine,
+    claim: Claim,
+    measurements: tuple[Measurement, ...],
+    reference: Reference,
+) -> Iterator[Check]:
+    """The checks against the reference, or why there is none to check against."""
+    reason = reference.without
+    if reason is None and reference.entry is not None:
+        spec, before = claim.spec, reference.entry
+        if before.digest != spec.digest:
+            changes = changed_fields(before.spec, spec.to_json())
+            names = tuple(chain(*((name, str(old), str(new)) for name, old, new in changes)))
+            reason = Finding(kind="config_changed", names=names)
+        else:
+            now = Entry.of(nodeid, engine, spec, [one for one in measurements if one.memory])
+            conditions = [one.conditions for one in measurements if one.conditions]
+            for check in regressions(
+                claim.limits, now, before, conditions, in_turn=reference.in_turn
+            ):
+                yield _adopted(check, reference)
+            return
+    reason = reason or Finding(kind="no_baseline")
+    for name in baseline_checks(claim.limits):
+        without_gpu = name == "gpu_time" and engine != "gpu"
+        yield _unchecked(name, Finding(kind="no_gpu") if without_gpu else reason)
+
+
+def _adopted(check: Check, reference: Reference) -> Check:
+    """The check, with the other name its baseline was found under."""
+    if not reference.renamed or reference.entry is None:
+        return check
+    renamed = Finding(kind="renamed", names=(reference.entry.nodeid,))
+    return replace(check, findings=(*check.findings, renamed))
+
+
+def _required(check: Check, required: frozenset[str]) -> Check:
+    """A failure where the check had to be made and was not; recording it anew makes it."""
+    kinds = {finding.kind for finding in check.findings}
+    if check.status != "unchecked" or check.name not in required or "recorded" in kinds:
+        return check
+    return replace(check, status="fail", findings=(Finding(kind="required"), *check.findings))
+
+
+def in_doubt(case: Case) -> bool:
+    """Whether measuring more could decide a time that straddles its limit."""
+    return any(check.findings and check.findings[0].kind == "too_noisy" for check in case.checks)
+
+
+def to_confirm(case: Case) -> bool:
+    """Whether a check against the baseline failed, so that a fresh process must confirm it."""
+    return any(
+        check.status == "fail" and check.name in (*_TIMES, "peak_baseline") and check.ratio
+        for check in case.checks
     )
 
 
@@ -84,8 +184,8 @@ def _has_headroom(claim: Claim) -> bool:
     return claim.limits.headroom != NO_HEADROOM
 
 
-def _unchecked(name: str, kind: str) -> Check:
-    return Check(name=name, status="unchecked", findings=(Finding(kind=kind),))
+def _unchecked(name: str, reason: Finding) -> Check:
+    return Check(name=name, status="unchecked", findings=(reason,))
 
 
 def _check(name: str, value: int, limit: int, unit: Literal["bytes", "ns", "count"]) -> Check:
@@ -138,7 +238,7 @@ def _steady(memory: Memory) -> Check:
     first.
     """
     if len(memory.allocated_after_step_bytes) < _ENOUGH_TO_GROW:
-        return _unchecked("steady", "one_step")
+        return _unchecked("steady", Finding(kind="one_step"))
     growth = {"allocated": _growth(memory.allocated_after_step_bytes)}
     if memory.reserved_after_step_bytes is not None:
         growth["reserved"] = _growth(memory.reserved_after_step_bytes)

@@ -169,7 +169,7 @@ def test_stages_and_samples(bench, spec_of):
     assert len(result.step_ns) == SCHEDULE.steps
     assert set(result.stages_ns) == {"build", "warm-up", "timed", "proof"}
     assert sum(result.step_ns) <= result.stages_ns["timed"]
-    assert result.versions["torch"] == torch.__version__
+    assert result.environment["torch"] == torch.__version__
 
 
 def test_progress_goes_through_every_stage(bench, spec_of):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_vramfit.measurement import Device, Evidence, Measurement, Memory, OutOfMemory
+from pytest_vramfit.measurement import (
+    Conditions,
+    Device,
+    Evidence,
+    GpuTime,
+    Measurement,
+    Memory,
+    OutOfMemory,
+)
 from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
 from pytest_vramfit.verdict import Case, Check, judge
@@ -109,10 +117,16 @@ MEASUREMENT = Measurement(
     evidence=EVIDENCE,
     step_ns=(260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS),
     stages_ns={"build": 300 * MS, "timed": 1_880 * MS},
-    versions={"python": "3.12.1", "torch": "2.11.0"},
+    gpu=GpuTime(busy_ns=(85 * MS, 84 * MS, 86 * MS), kernels=8_382),
+    conditions=Conditions(
+        energy_mj=2_000_000, energy_from="counter", sm_clock_mhz=1_980, others_cpu_share=0.05
+    ),
+    environment={"device": "Card", "driver": "1.2", "python": "3.12.1", "torch": "2.11.0"},
 )
 
-RAN_OUT = replace(MEASUREMENT, memory=None, evidence=None, oom=OOM, step_ns=())
+RAN_OUT = replace(
+    MEASUREMENT, memory=None, evidence=None, oom=OOM, step_ns=(), gpu=None, conditions=None
+)
 
 
 def claim(

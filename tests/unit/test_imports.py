@@ -26,9 +26,10 @@ ORDER = (
     ("", "catalog", "quantity", "spec", "recorder"),
     ("marker", "measurement", "training"),
     ("measuring",),
+    ("baseline",),
     ("verdict",),
     ("gate", "reporting"),
-    ("plugin",),
+    ("plugin", "cli", "__main__"),
 )
 """Modules and subpackages from the first to the last; "" is the package itself."""
 

@@ -1,0 +1,108 @@
+"""``results.json`` read back: the judged cases of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.baseline.json_reader import Value
+from pytest_vramfit.reporting.results import SCHEMA
+
+_AGAINST_A_BASELINE = {"step_time", "gpu_time", "peak_baseline"}
+_OUTCOMES_OF_THESE = {"fits", "slower", "heavier"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One judged case, as far as others can be compared with it."""
+
+    nodeid: str
+    engine: str
+    device: str | None
+    """None where the whole run could not measure."""
+    digest: str
+    spec: Mapping[str, Any]
+    outcome: str
+    failed: tuple[str, ...]
+    """The names of its failed checks."""
+    throttled: tuple[str, ...]
+    """Why the GPU's clocks were held down from outside while it was measured."""
+    entry: Entry | None
+    """Its figures; None where it did not get through."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Result:
+        """What a baseline says of its case: only sound ones are recorded."""
+        return cls(
+            nodeid=entry.nodeid,
+            engine=entry.engine,
+            device=entry.device,
+            digest=entry.digest,
+            spec=entry.spec,
+            outcome="fits",
+            failed=(),
+            throttled=(),
+            entry=entry,
+        )
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing but a check against an earlier baseline failed."""
+        return self.outcome in _OUTCOMES_OF_THESE and _AGAINST_A_BASELINE.issuperset(self.failed)
+
+
+def read(file: Path) -> list[Result]:
+    """The judged cases of a results file, of each nodeid the last. Raises BaselineError."""
+    document = Value.of_file(file)
+    document.expect_schema(SCHEMA)
+    rows = list(document["results"])
+    shared = document.get("environment")
+    environments = [one for one in (shared, *(row.get("environment") for row in rows)) if one]
+    # a run is on one device, so a case that was not measured shares it
+    device = environments[0]["device"].text() if environments else None
+    results = [_result(row, shared, device) for row in rows if row["judged"].boolean()]
+    return list({(one.nodeid, one.engine): one for one in results}.values())
+
+
+def _result(row: Value, shared: Value | None, device: str | None) -> Result:
+    environment = row.get("environment") or shared
+    device = environment["device"].text() if environment else device
+    throttled = row.get("throttled")
+    return Result(
+        nodeid=row["nodeid"].text(),
+        engine=row["engine"].text(),
+        device=device,
+        digest=row["digest"].text(),
+        spec=row["spec"].object(),
+        outcome=row["outcome"].text(),
+        failed=tuple(
+            check["name"].text() for check in row["checks"] if check["status"].text() == "fail"
+        ),
+        throttled=tuple(one.text() for one in throttled) if throttled else (),
+        entry=_entry(row, environment),
+    )
+
+
+def _entry(row: Value, environment: Value | None) -> Entry | None:
+    """The figures of a row that has them."""
+    memory, time = row.get("memory"), row.get("time")
+    if memory is None or time is None:
+        return None
+    if environment is None:
+        raise row.error("a row with an environment")
+    processes = tuple(Process.read(one) for one in time["processes"])
+    if not processes:
+        raise time["processes"].error("a list of at least one process")
+    return Entry(
+        nodeid=row["nodeid"].text(),
+        engine=row["engine"].text(),
+        device=environment["device"].text(),
+        digest=row["digest"].text(),
+        spec=row["spec"].object(),
+        peak_allocated_bytes=memory["peak_allocated_bytes"].positive(),
+        processes=processes,
+        environment=environment.texts(),
+    )

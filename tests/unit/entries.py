@@ -1,0 +1,93 @@
+"""Baselines and results files, each as little as a comparison needs; tests change a part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_vramfit.baseline import Entry, Process
+
+GIB, MS = 2**30, 10**6
+H200 = "NVIDIA H200"
+ENVIRONMENT = {"device": H200, "driver": "580.1", "torch": "2.11.0"}
+SPREAD = (0.99, 1.0, 1.01)
+"""Of three samples around their median, and of three processes around theirs."""
+
+
+def process(
+    step_ms: float = 250, gpu_ms: float | None = 85, kernels: int | None = 2_000
+) -> Process:
+    """Its medians are the arguments."""
+    return Process(
+        step_ns=tuple(int(step_ms * MS * one) for one in SPREAD),
+        gpu_ns=None if gpu_ms is None else tuple(int(gpu_ms * MS) + one for one in (-9, 0, 9)),
+        kernels=kernels,
+    )
+
+
+def three(step_ms: float = 250, gpu_ms: float | None = 85) -> tuple[Process, ...]:
+    """The middle one's medians are the arguments."""
+    return tuple(
+        process(step_ms * one, gpu_ms and gpu_ms + 0.01 * index)
+        for index, one in enumerate(SPREAD, -1)
+    )
+
+
+def entry(nodeid: str = "test_a.py::test_b", **changes: Any) -> Entry:
+    values: dict[str, Any] = {
+        "nodeid": nodeid,
+        "engine": "gpu",
+        "device": H200,
+        "digest": "d512",
+        "spec": {"model": "Small", "seq": 512},
+        "peak_allocated_bytes": 10 * GIB,
+        "processes": three(),
+        "environment": ENVIRONMENT,
+    }
+    return Entry(**{**values, **changes})
+
+
+def row(nodeid: str = "test_a.py::test_b", **changes: Any) -> dict[str, Any]:
+    """A row of a results file: one process, unless ``processes`` says otherwise."""
+    processes: Sequence[Process] = changes.pop("processes", (process(),))
+    peak = changes.pop("peak", 10 * GIB)
+    seq = changes.pop("seq", 512)
+    failed = changes.pop("failed", ())
+    return {
+        "nodeid": nodeid,
+        "judged": True,
+        "engine": "gpu",
+        "digest": f"d{seq}",
+        "spec": {"model": "Small", "seq": seq},
+        "limits": {},
+        "outcome": "fits",
+        "card": {"name": H200},
+        "memory": {"peak_allocated_bytes": peak} if processes else None,
+        "time": {"processes": [one.to_json() for one in processes]} if processes else None,
+        "checks": [
+            {"name": "trained", "status": "pass"},
+            *({"name": name, "status": "fail"} for name in failed),
+        ],
+        **changes,
+    }
+
+
+def results(path: Path, *rows: dict[str, Any], **environment: Any) -> str:
+    """Write a results file whose rows share their environment; its name."""
+    return document(path, rows, {**ENVIRONMENT, **environment})
+
+
+def document(path: Path, rows: Sequence[dict[str, Any]], environment: Any) -> str:
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "pytest-vramfit/results/1",
+                "environment": environment,
+                "results": list(rows),
+            }
+        ),
+        encoding="utf-8",
+    )
+    return str(path)

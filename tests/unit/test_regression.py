@@ -1,0 +1,292 @@
+"""The checks against a baseline."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from entries import ENVIRONMENT, GIB, MS, entry, process, three
+
+from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.measurement import Conditions
+from pytest_vramfit.spec import Limits
+from pytest_vramfit.verdict import Check, Finding, regressions
+from pytest_vramfit.verdict.regression import environment_changes
+
+BEFORE = entry()
+CALM = Conditions(others_cpu_share=0.05, throttled_ns={})
+LOADED = Conditions(others_cpu_share=0.62)
+SECOND = 10**9
+
+
+def one_process(step_ms: float = 250, gpu_ms: float | None = 85, **changes: Any) -> Entry:
+    return entry(processes=(process(step_ms, gpu_ms),), **changes)
+
+
+def checks(
+    now: Entry, before: Entry = BEFORE, *conditions: Conditions, **limits: Any
+) -> dict[str, Check]:
+    seen = regressions(Limits(**limits), now, before, conditions)
+    return {check.name: check for check in seen}
+
+
+def kinds(check: Check) -> list[str]:
+    return [finding.kind for finding in check.findings]
+
+
+def finding(check: Check, kind: str) -> Finding:
+    (found,) = (one for one in check.findings if one.kind == kind)
+    return found
+
+
+def test_all_three_checks_pass_on_the_same_figures_without_a_word() -> None:
+    seen = checks(one_process())
+    assert [*seen] == ["step_time", "gpu_time", "peak_baseline"]
+    assert all(check.status == "pass" and not check.findings for check in seen.values())
+
+
+def test_figures_of_a_time() -> None:
+    check = checks(one_process(step_ms=275))["step_time"]
+    assert (check.value, check.unit) == (275 * MS, "ns")
+    assert check.limit == 312_500_000  # 1.25 times 250 ms
+    assert check.ratio == pytest.approx(1.1)
+    assert check.interval is not None
+    low, high = check.interval
+    assert low < 1.1 < high
+
+
+def test_figures_of_the_peak() -> None:
+    check = checks(one_process(peak_allocated_bytes=11 * GIB), peak_ratio=1.5)["peak_baseline"]
+    assert (check.value, check.limit, check.unit) == (11 * GIB, 15 * GIB, "bytes")
+    assert check.ratio == pytest.approx(1.1)
+    assert check.interval is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [("step_ratio", "step_time"), ("gpu_ratio", "gpu_time"), ("peak_ratio", "peak_baseline")],
+)
+def test_limit_of_none_switches_its_check_off(limit: str, name: str) -> None:
+    assert name not in checks(one_process(), **{limit: None})
+    assert len(checks(one_process(), **{limit: None})) == 2
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "status"), [(0, "pass"), (GIB // 10, "pass"), (GIB // 10 + 1, "fail")]
+)
+def test_peak_may_be_one_percent_higher_and_no_byte_more(more_bytes: int, status: str) -> None:
+    now = one_process(peak_allocated_bytes=10 * GIB + more_bytes)
+    assert checks(now)["peak_baseline"].status == status
+
+
+def test_twice_the_step_time_fails() -> None:
+    assert checks(one_process(step_ms=500))["step_time"].status == "fail"
+
+
+def test_two_percent_of_gpu_time_fail_at_a_limit_of_one() -> None:
+    """One process against a baseline of three."""
+    assert checks(one_process(gpu_ms=86.7), gpu_ratio=1.01)["gpu_time"].status == "fail"
+
+
+def test_half_a_percent_of_gpu_time_passes_at_a_limit_of_one() -> None:
+    assert checks(one_process(gpu_ms=85.4), gpu_ratio=1.01)["gpu_time"].status == "pass"
+
+
+@pytest.mark.parametrize("now_processes", [1, 3])
+def test_no_false_alarm_at_the_default_limits(now_processes: int) -> None:
+    """The same case on both sides, 500 times, with more than the usual spread: 7 and 0.2 %."""
+    generator = random.Random(7)
+
+    def simulated(number: int) -> Entry:
+        processes = []
+        for _ in range(number):
+            step, gpu = generator.gauss(250, 18), generator.gauss(85, 0.17)
+            processes.append(
+                Process(
+                    step_ns=tuple(int(generator.gauss(step, 8) * MS) for _ in range(5)),
+                    gpu_ns=tuple(int(generator.gauss(gpu, 0.04) * MS) for _ in range(3)),
+                    kernels=2_000,
+                )
+            )
+        return entry(processes=tuple(processes))
+
+    failed = [
+        check.name
+        for _ in range(500)
+        for check in checks(simulated(now_processes), simulated(3)).values()
+        if check.status == "fail"
+    ]
+    assert failed == []
+
+
+@pytest.mark.parametrize("step_ms", [300, 325])
+def test_interval_on_both_sides_of_the_limit_decides_nothing(step_ms: float) -> None:
+    check = checks(one_process(step_ms=step_ms))["step_time"]
+    assert check.interval is not None
+    assert check.interval[0] < 1.25 < check.interval[1]
+    assert check.status == "unchecked"
+    assert kinds(check)[0] == "too_noisy"
+    assert check.ratio == pytest.approx(step_ms / 250)
+
+
+def test_more_processes_decide() -> None:
+    assert checks(one_process(step_ms=340))["step_time"].status == "unchecked"
+    now = entry(processes=three(step_ms=340) + three(step_ms=340))
+    assert checks(now)["step_time"].status == "fail"
+
+
+def test_busy_host_excuses_the_wall_clock_only() -> None:
+    seen = checks(one_process(step_ms=500, gpu_ms=100), BEFORE, LOADED)
+    assert seen["step_time"].status == "unchecked"
+    assert seen["step_time"].findings[0] == Finding(kind="host_loaded", names=("62%",))
+    assert seen["gpu_time"].status == "fail"
+
+
+def test_busy_host_does_not_spoil_what_holds() -> None:
+    assert checks(one_process(), BEFORE, LOADED)["step_time"].status == "pass"
+
+
+def test_some_load_is_no_excuse() -> None:
+    calm = Conditions(others_cpu_share=0.29)
+    assert checks(one_process(step_ms=500), BEFORE, calm)["step_time"].status == "fail"
+
+
+@pytest.mark.parametrize("reason", ["software thermal", "hardware thermal", "power brake"])
+def test_clocks_held_down_from_outside_excuse_both_times(reason: str) -> None:
+    hot = Conditions(throttled_ns={reason: SECOND})
+    seen = checks(one_process(step_ms=500, gpu_ms=100), BEFORE, CALM, hot)
+    for name in ("step_time", "gpu_time"):
+        assert seen[name].status == "unchecked"
+        assert seen[name].findings[0] == Finding(kind="throttled", names=(reason,))
+    assert seen["peak_baseline"].status == "pass"
+
+
+def test_clocks_held_down_do_not_spoil_what_holds() -> None:
+    hot = Conditions(throttled_ns={"hardware thermal": SECOND})
+    seen = checks(one_process(), BEFORE, hot)
+    assert {check.status for check in seen.values()} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    "throttled_ns", [{"power cap": SECOND}, {"hardware thermal": MS}, {}, None], ids=str
+)
+def test_what_comes_from_the_step_itself_or_is_short_is_no_excuse(
+    throttled_ns: dict[str, int] | None,
+) -> None:
+    """A power cap is what the step asks for; a millisecond is under one percent of the time."""
+    now = one_process(step_ms=500, gpu_ms=100)
+    seen = checks(now, BEFORE, Conditions(throttled_ns=throttled_ns))
+    assert seen["gpu_time"].status == "fail"
+    assert seen["step_time"].status == "fail"
+
+
+def test_much_better_is_said_and_passes() -> None:
+    """Another baseline is due."""
+    now = one_process(step_ms=125, gpu_ms=50, peak_allocated_bytes=5 * GIB)
+    for check in checks(now).values():
+        assert check.status == "pass"
+        assert "improved" in kinds(check)
+
+
+def test_a_little_better_is_not_said() -> None:
+    now = one_process(step_ms=240, gpu_ms=84, peak_allocated_bytes=10 * GIB - 4096)
+    assert [kinds(check) for check in checks(now).values()] == [[], [], []]
+
+
+def test_changed_environment_is_named_beyond_half_of_the_limit() -> None:
+    driver = {**ENVIRONMENT, "driver": "590.2"}
+    far, near = one_process(environment=driver), one_process(gpu_ms=88, environment=driver)
+    assert "environment_changed" not in kinds(checks(far)["gpu_time"])
+    check = checks(near)["gpu_time"]
+    assert check.status == "pass"  # 3.5 % of 5 %
+    assert finding(check, "environment_changed").names == ("driver", "580.1", "590.2")
+    assert "environment_changed" not in kinds(checks(near)["peak_baseline"])
+
+
+def test_changed_environment_is_named_with_a_failure() -> None:
+    now = one_process(
+        gpu_ms=100,
+        peak_allocated_bytes=11 * GIB,
+        environment={**ENVIRONMENT, "torch": "2.13.0", "ecc": "on"},
+    )
+    seen = checks(now)
+    for name in ("gpu_time", "peak_baseline"):
+        assert seen[name].status == "fail"
+        changes = finding(seen[name], "environment_changed").names
+        assert changes == ("torch", "2.11.0", "2.13.0", "ecc", "none", "on")
+
+
+def test_same_environment_is_not_mentioned() -> None:
+    assert kinds(checks(one_process(gpu_ms=100))["gpu_time"]) == []
+
+
+def test_another_gpu_of_the_same_model_is_said_with_times() -> None:
+    before = entry(environment={**ENVIRONMENT, "gpu": "aa"})
+    seen = checks(one_process(environment={**ENVIRONMENT, "gpu": "bb"}), before)
+    assert kinds(seen["step_time"]) == ["other_gpu"]
+    assert kinds(seen["gpu_time"]) == ["other_gpu"]
+    assert kinds(seen["peak_baseline"]) == []
+
+
+def test_slower_step_with_the_same_gpu_time_comes_from_the_host() -> None:
+    check = checks(one_process(step_ms=500))["step_time"]
+    assert finding(check, "host_side").names == ("1.000",)
+
+
+def test_slower_step_with_a_slower_gpu_does_not() -> None:
+    assert "host_side" not in kinds(checks(one_process(step_ms=500, gpu_ms=170))["step_time"])
+
+
+def test_other_number_of_kernels_is_said_with_a_slower_time() -> None:
+    now = entry(processes=(process(gpu_ms=100, kernels=2_345),))
+    assert finding(checks(now)["gpu_time"], "kernels").names == ("2,000", "2,345")
+
+
+def test_clock_is_said_with_a_slower_gpu() -> None:
+    slow, fast = Conditions(sm_clock_mhz=1_200), Conditions(sm_clock_mhz=1_980)
+    check = checks(one_process(gpu_ms=100), BEFORE, fast, slow)["gpu_time"]
+    assert finding(check, "sm_clock").names == ("1200",)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "kind"),
+    [
+        (one_process(gpu_ms=None), BEFORE, "no_gpu_time"),
+        (one_process(), entry(processes=three(gpu_ms=None)), "no_gpu_time_before"),
+        (one_process(gpu_ms=None, engine="cpu"), entry(engine="cpu"), "no_gpu"),
+        (
+            entry(processes=(process(), process(gpu_ms=None))),
+            BEFORE,
+            "no_gpu_time",
+        ),
+    ],
+    ids=["now", "before", "cpu", "in one process of two"],
+)
+def test_gpu_time_that_was_not_measured_is_unchecked(now: Entry, before: Entry, kind: str) -> None:
+    check = checks(now, before)["gpu_time"]
+    assert (check.status, kinds(check)) == ("unchecked", [kind])
+    assert check.value is None
+    assert check.ratio is None
+
+
+def test_processes_in_turn_are_judged_by_pairs() -> None:
+    """Both slow down together by a factor of three; one is always 30 % slower."""
+    before = entry(processes=tuple(process(step_ms=one) for one in (100, 200, 300)))
+    now = entry(processes=tuple(process(step_ms=one) for one in (140, 280, 420)))
+    apart = checks(now, before)["step_time"]
+    assert apart.status == "unchecked"
+    (check, *_) = regressions(Limits(step_ratio=1.1), now, before, in_turn=True)
+    assert check.ratio == pytest.approx(1.4)
+    assert check.status == "fail"
+
+
+def test_environment_changes_leave_out_which_gpu_of_a_model_it_is() -> None:
+    before = entry(environment={"device": "A", "driver": "1", "gpu": "aa", "ecc": "on"})
+    now = replace(before, environment={"device": "A", "driver": "2", "gpu": "bb", "cuda": "13"})
+    assert environment_changes(before, now) == [
+        ("driver", "1", "2"),
+        ("ecc", "on", "none"),
+        ("cuda", "none", "13"),
+    ]
