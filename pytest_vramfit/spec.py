@@ -83,7 +83,10 @@ class TrainSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Every field, as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        # as it is read back, so that what was recorded can be compared with what is asked now
+        targets = list(self.targets) if isinstance(self.targets, tuple) else self.targets
+        return {**values, "targets": targets}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TrainSpec:

@@ -102,5 +102,11 @@ class Value:
             raise self.error("an integer above 0")
         return self._value
 
+    def number(self) -> float:
+        """A finite number of at least 0."""
+        if type(self._value) not in {int, float} or not 0 <= self._value <= _LARGEST:
+            raise self.error("a number of at least 0")
+        return float(self._value)
+
     def _inside(self, key: str) -> str:
         return f"{self._place}.{key}" if self._place else key

@@ -114,7 +114,7 @@ def _line(entry: Entry, before: Entry | None) -> str:
 
 def _figures(entry: Entry) -> str:
     gpu_ns = entry.median_gpu_ns
-    gpu = f", GPU time {figures.duration(gpu_ns)}" if gpu_ns else ""
+    gpu = f", GPU time {figures.milliseconds(gpu_ns)}" if gpu_ns else ""
     peak, step = figures.size(entry.peak_allocated_bytes), figures.duration(entry.median_step_ns)
     return f"peak {peak}, step {step}{gpu} of {len(entry.processes)} processes"
 

@@ -13,7 +13,7 @@ from pytest_vramfit.cli.answer import WrongUseError
 
 # whatever the user's ini file adds: one nodeid a line, nothing selected, and what was skipped
 _ARGUMENTS = ("--collect-only", "--verbosity=-1", "-m", "", "-k", "", "-rs", "--color=no")
-_TOTAL = re.compile(r"^(?:\d+/)?(\d+) tests? collected(?P<less>.*deselected)?", re.MULTILINE)
+_TOTAL = re.compile(r"^(\d+)(/\d+)? tests? collected", re.MULTILINE)
 _NOTHING_COLLECTED = 5
 
 
@@ -43,7 +43,7 @@ def collect() -> Collected:
         raise WrongUseError(
             f"pytest's list of tests cannot be read; name the tests to prune:\n{run.stdout.strip()}"
         )
-    if total["less"]:
+    if total[2]:
         raise WrongUseError(
             "pytest's settings here deselect tests, which are not gone; name the tests to prune"
         )

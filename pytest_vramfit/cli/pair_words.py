@@ -22,12 +22,14 @@ _STATUSES: dict[Status, str] = {
 }
 _NOTES = {
     "too_noisy": "too noisy: more processes would decide it",
+    "host_loaded": "other processes took {0} of the CPU",
     "throttled": "the GPU's clocks were held down from outside: {all}",
     "no_gpu_time": "the new side has no GPU time",
     "no_gpu_time_before": "the old side has no GPU time",
     "improved": "better",
     "host_side": "GPU time {0}: it is the host",
     "kernels": "{0} → {1} kernels",
+    "sm_clock": "SM clock {0} MHz",
 }
 """Of the findings, but for what stands on top: ``environment_changed``, ``other_gpu``."""
 
@@ -103,7 +105,7 @@ def to_json(pair: Pair) -> dict[str, Any]:
 
 def _line(check: Check, pair: Pair, limit: float | None) -> str:
     old, new = _figures(check.name, pair)
-    write = figures.size if check.unit == "bytes" else figures.duration
+    write = figures.mib if check.unit == "bytes" else figures.milliseconds
     figure = f"{write(old)} → {write(new)}" if check.ratio and old and new else ""
     ratio = f"{check.ratio:.3f}" if check.ratio else ""
     if check.interval:
@@ -111,7 +113,7 @@ def _line(check: Check, pair: Pair, limit: float | None) -> str:
     notes = [] if check.status == "pass" else [f"at most {limit}"] if check.ratio else []
     notes += [_note(one) for one in check.findings if one.kind in _NOTES]
     name = "peak" if check.unit == "bytes" else words.check_name(check.name)
-    head = f"  {_MARKS[check.status]:<4}  {name:<10}  {figure:<22}  {ratio:<22}"
+    head = f"  {_MARKS[check.status]:<4}  {name:<10}  {figure:<30}  {ratio:<22}"
     return f"{head}  {'; '.join(notes)}".rstrip()
 
 

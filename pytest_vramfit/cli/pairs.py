@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_vramfit.baseline.entry import changed_fields
 from pytest_vramfit.reporting.results_reader import Result
 from pytest_vramfit.spec import Limits
-from pytest_vramfit.verdict import Check, Finding, regressions
+from pytest_vramfit.verdict import Check, regressions
 from pytest_vramfit.verdict.regression import environment_changes
 
 Status = Literal["pass", "fail", "unchecked", "changed", "not_compared"]
@@ -61,14 +61,8 @@ class Pair:
 
 
 def _checks(old: Result, new: Result, limits: Limits) -> Iterator[Check]:
-    if old.entry is None or new.entry is None:
-        return
-    for check in regressions(limits, new.entry, old.entry):
-        if new.throttled and check.unit == "ns" and check.status == "fail":
-            reason = Finding(kind="throttled", names=new.throttled)
-            yield replace(check, status="unchecked", findings=(reason, *check.findings))
-        else:
-            yield check
+    if old.entry is not None and new.entry is not None:
+        yield from regressions(limits, new.entry, old.entry, new.conditions)
 
 
 def _needs_gpu(check: Check) -> bool:

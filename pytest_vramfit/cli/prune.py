@@ -19,8 +19,8 @@ def add(commands: arguments.Commands) -> None:
         commands,
         "prune",
         _prune,
-        "remove the baselines of these tests; of no test: of those that pytest does not collect "
-        "in this folder any more",
+        "remove the baselines of these tests; without names, of those that pytest does not "
+        "collect in this folder any more",
     )
     parser.add_argument("nodeids", nargs="*", metavar="NODEID")
     arguments.baselines(parser)

@@ -43,7 +43,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         entry.engine,
         figures.size(entry.peak_allocated_bytes),
         figures.duration(entry.median_step_ns),
-        "--" if gpu_ns is None else figures.duration(gpu_ns),
+        "--" if gpu_ns is None else figures.milliseconds(gpu_ns),
         str(len(entry.processes)),
         *(entry.environment.get(name, "--") for name in _ENVIRONMENT),
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_vramfit.measuring.protocol import Progress
+if TYPE_CHECKING:
+    from pytest_vramfit.measuring.protocol import Progress
 
 _WORTH_SAYING_NS = 500_000_000
 

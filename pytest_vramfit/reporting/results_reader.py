@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.baseline.json_reader import Value
+from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.reporting.results import SCHEMA
 
 _AGAINST_A_BASELINE = {"step_time", "gpu_time", "peak_baseline"}
@@ -30,6 +31,8 @@ class Result:
     """The names of its failed checks."""
     throttled: tuple[str, ...]
     """Why the GPU's clocks were held down from outside while it was measured."""
+    conditions: tuple[Conditions, ...]
+    """What it ran under, as far as it can excuse a slow step."""
     entry: Entry | None
     """Its figures; None where it did not get through."""
 
@@ -45,6 +48,7 @@ class Result:
             outcome="fits",
             failed=(),
             throttled=(),
+            conditions=(),
             entry=entry,
         )
 
@@ -82,8 +86,23 @@ def _result(row: Value, shared: Value | None, device: str | None) -> Result:
             check["name"].text() for check in row["checks"] if check["status"].text() == "fail"
         ),
         throttled=tuple(one.text() for one in throttled) if throttled else (),
+        conditions=tuple(_conditions(row)),
         entry=_entry(row, environment),
     )
+
+
+def _conditions(row: Value) -> Iterator[Conditions]:
+    given = row.get("conditions")
+    if given is not None:
+        share, clock = given.get("others_cpu_share"), given.get("sm_clock_mhz")
+        held = given.get("throttled_ns")
+        yield Conditions(
+            others_cpu_share=share.number() if share else None,
+            sm_clock_mhz=clock.positive() if clock else None,
+            throttled_ns={name: int(held[name].number()) for name in held.object()}
+            if held
+            else None,
+        )
 
 
 def _entry(row: Value, environment: Value | None) -> Entry | None:

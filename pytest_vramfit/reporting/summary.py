@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_vramfit.measurement import median
-from pytest_vramfit.reporting import figures
+from pytest_vramfit.reporting import figures, words
 from pytest_vramfit.reporting.results import Row
 
 _COLUMNS = ("outcome", "peak", "of card", "step", "tokens/s")
@@ -21,7 +21,10 @@ def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu
     for row in measured:
         for check in row["checks"]:
             if check["status"] == "unchecked":
-                unchecked.setdefault(check["says"], Counter())[check["name"]] += 1
+                says = check["says"]
+                # the rest of the figures is a case's own: a note tells it
+                reason = says if check["ratio"] is None else says.partition("; ")[0]
+                unchecked.setdefault(reason, Counter())[check["name"]] += 1
     for reason, names in unchecked.items():
         total = sum(names.values())
         checks = "check" if total == 1 else "checks"
@@ -76,11 +79,13 @@ def _gpu_cells(row: Row) -> tuple[str, ...]:
 
 
 def _notes(measured: Sequence[Row]) -> Iterator[str]:
-    """What a passed check against a baseline has to say."""
+    """What a check against a baseline has to say that passed or was not decided."""
     for row in measured:
         for check in row["checks"]:
-            if check["status"] == "pass" and _WORTH_A_NOTE & {*check["findings"]}:
-                name = check["name"].replace("_", " ")
+            passed = check["status"] == "pass" and _WORTH_A_NOTE & {*check["findings"]}
+            undecided = check["status"] == "unchecked" and check["ratio"] is not None
+            if passed or undecided:
+                name = words.check_name(check["name"])
                 yield f"note: {row['nodeid']}: {name} {check['says']}"
 
 

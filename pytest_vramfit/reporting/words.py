@@ -129,7 +129,8 @@ def sentence(check: Check, case: Case) -> str:
     found = [_finding(one, case) for one in check.findings]
     if check.ratio is not None:
         # what kept it from being judged comes first
-        reasons = 1 if check.status == "unchecked" else 0
+        required = any(one.kind == "required" for one in check.findings)
+        reasons = 2 if required else int(check.status == "unchecked")
         return "; ".join([*found[:reasons], ratio(check), *found[reasons:]])
     if found:
         return "; ".join(found)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.baseline.entry import changed_fields
-from pytest_vramfit.measurement import Conditions, Engine, Measurement, Memory
+from pytest_vramfit.measurement import Engine, Measurement, Memory
 from pytest_vramfit.quantity import NO_HEADROOM
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict.case import Card, Case, Check, Finding, Status
@@ -19,6 +19,8 @@ from pytest_vramfit.verdict.trained import trained
 _NOT_BUILT = ("resident",)
 _ENOUGH_TO_GROW = 2
 _TIMES = ("step_time", "gpu_time")
+_NARROWER = 0.7
+"""The interval with three processes on both sides, of that with one on this side."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +113,10 @@ def judge(
         checks=tuple(checks),
         more=more,
         before=reference.entry,
-        throttled=throttled([Process.of(measurement)], [measurement.conditions or Conditions()]),
+        throttled=throttled(
+            [Process.of(one) for one in (measurement, *more)],
+            [one.conditions for one in (measurement, *more) if one.conditions],
+        ),
     )
 
 
@@ -161,8 +166,18 @@ def _required(check: Check, required: frozenset[str]) -> Check:
 
 
 def in_doubt(case: Case) -> bool:
-    """Whether measuring more could decide a time that straddles its limit."""
-    return any(check.findings and check.findings[0].kind == "too_noisy" for check in case.checks)
+    """Whether a time straddles its limit so that measuring more has a prospect of deciding it."""
+    return any(_can_be_decided(check) for check in case.checks)
+
+
+def _can_be_decided(check: Check) -> bool:
+    reasons = [finding.kind for finding in check.findings if finding.kind != "required"]
+    if reasons[:1] != ["too_noisy"] or not (check.value and check.limit and check.ratio):
+        return False
+    assert check.interval is not None
+    limit = check.limit / check.value * check.ratio
+    low, high = (check.ratio * (end / check.ratio) ** _NARROWER for end in check.interval)
+    return high <= limit or low > limit
 
 
 def to_confirm(case: Case) -> bool:

@@ -10,7 +10,15 @@ from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.spec import Limits
 from pytest_vramfit.verdict.case import Check, Finding
-from pytest_vramfit.verdict.ratio import GPU, WALL, Clock, Ratio, Samples, ratio, ratio_of_pairs
+from pytest_vramfit.verdict.ratio import (
+    GPU,
+    Clock,
+    Ratio,
+    Samples,
+    ratio,
+    ratio_of_pairs,
+    wall_clock,
+)
 
 LOADED_SHARE = 0.3
 """With other processes on more of the processors than this the wall clock tells about them."""
@@ -54,7 +62,9 @@ class _Seen:
     ) -> None:
         self._now, self._before, self._conditions = now, before, conditions
         self._step = compare(
-            [one.step_ns for one in now.processes], [one.step_ns for one in before.processes], WALL
+            [one.step_ns for one in now.processes],
+            [one.step_ns for one in before.processes],
+            wall_clock(max(_host_share(now), _host_share(before))),
         )
         gpu = [
             [one.gpu_ns for one in side.processes if one.gpu_ns is not None]
@@ -150,10 +160,19 @@ class _Seen:
                 yield Finding(kind="sm_clock", names=(str(min(clocks)),))
 
     def _host_side(self, name: str) -> Iterator[Finding]:
-        """Whether a step is slower although the GPU is not."""
-        gpu = self._gpu
-        if name == "step_time" and gpu and gpu.value - 1 < (self._step.value - 1) / 4:
+        """Whether a step is slower although the GPU is not, or faster although the GPU is not."""
+        gpu, change = self._gpu, self._step.value - 1
+        if name != "step_time" or gpu is None:
+            return
+        of_gpu = gpu.value - 1 if change > 0 else 1 - gpu.value
+        if of_gpu < abs(change) / 4:
             yield Finding(kind="host_side", names=(f"{gpu.value:.3f}",))
+
+
+def _host_share(entry: Entry) -> float:
+    """The part of the step in which the GPU does not work; where nothing is known, a half."""
+    gpu_ns = entry.median_gpu_ns
+    return 0.5 if gpu_ns is None else max(0.0, 1 - gpu_ns / entry.median_step_ns)
 
 
 def throttled(processes: Sequence[Process], conditions: Sequence[Conditions]) -> tuple[str, ...]:

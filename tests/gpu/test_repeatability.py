@@ -100,6 +100,8 @@ def test_after_an_out_of_memory_case(case, fresh, measure_apart):
 
 
 def test_after_many_other_cases(case, fresh, measure_apart):
+    if case is not CASES["1.5B"]:
+        return  # the small case is the one that depends on where its blocks lie
     for other in (*OTHERS, *MORE_OTHERS):
         measure_apart(**other)
     again, first = figures(measure_apart(**case)), figures(fresh)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import (
     Conditions,
     Device,
@@ -16,7 +17,7 @@ from pytest_vramfit.measurement import (
 )
 from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
-from pytest_vramfit.verdict import Case, Check, judge
+from pytest_vramfit.verdict import Case, Check, Reference, judge
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MS = 10**6
@@ -117,7 +118,7 @@ MEASUREMENT = Measurement(
     evidence=EVIDENCE,
     step_ns=(260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS),
     stages_ns={"build": 300 * MS, "timed": 1_880 * MS},
-    gpu=GpuTime(busy_ns=(85 * MS, 84 * MS, 86 * MS), kernels=8_382),
+    gpu=GpuTime(busy_ns=(225 * MS, 223 * MS, 227 * MS), kernels=8_382),
     conditions=Conditions(
         energy_mj=2_000_000, energy_from="counter", sm_clock_mhz=1_980, others_cpu_share=0.05
     ),
@@ -135,8 +136,9 @@ def claim(
     card_bytes: int | None = None,
     headroom: Headroom = NO_HEADROOM,
     max_step_ns: int | None = None,
+    **more: Any,
 ) -> Claim:
-    limits = Limits(card_bytes=card_bytes, headroom=headroom, max_step_ns=max_step_ns)
+    limits = Limits(card_bytes=card_bytes, headroom=headroom, max_step_ns=max_step_ns, **more)
     return Claim(spec=spec, limits=limits, schedule=Schedule())
 
 
@@ -148,8 +150,51 @@ def with_evidence(**changes: Any) -> Measurement:
     return replace(MEASUREMENT, evidence=replace(EVIDENCE, **changes))
 
 
+def timed(step: float = 1, gpu: float = 1, **changes: Any) -> Measurement:
+    """The same step, but so many times as long by either clock."""
+    assert MEASUREMENT.gpu is not None
+    busy_ns = tuple(int(gpu * one) for one in MEASUREMENT.gpu.busy_ns)
+    return replace(
+        MEASUREMENT,
+        step_ns=tuple(int(step * one) for one in MEASUREMENT.step_ns),
+        gpu=replace(MEASUREMENT.gpu, busy_ns=busy_ns),
+        **changes,
+    )
+
+
+def recorded(
+    measurement: Measurement = MEASUREMENT, spec: TrainSpec = SPEC, **changes: Any
+) -> Entry:
+    """A baseline of three processes that measured the same; against it one process is sure of GPU
+    time to 3 %.
+    """
+    entry = Entry.of("test_a.py::test_b", "gpu", spec, [measurement] * 3)
+    return replace(entry, **changes)
+
+
 def case(measurement: Measurement = MEASUREMENT, asked: Claim | None = None) -> Case:
     return judge("test_a.py::test_b", "gpu", asked or claim(), measurement)
+
+
+def compared(
+    measurement: Measurement = MEASUREMENT, asked: Claim | None = None, **reference: Any
+) -> Case:
+    """The case against a baseline; ``reference`` says otherwise."""
+    against = Reference(**{"entry": recorded(), **reference})
+    return judge("test_a.py::test_b", "gpu", asked or claim(), measurement, reference=against)
+
+
+def pinned(judged: Case) -> Case:
+    """With intervals of 10 % around every ratio: a text does not depend on how they are found."""
+    return replace(
+        judged,
+        checks=tuple(
+            replace(one, interval=(0.9 * one.ratio, 1.1 * one.ratio))
+            if one.ratio and one.interval
+            else one
+            for one in judged.checks
+        ),
+    )
 
 
 def check(judged: Case, name: str) -> Check:

@@ -26,15 +26,15 @@ a.py::crashes_on_both
 a.py::longer
   --    not compared    rank None → 8, seq 512 → 1024
 a.py::noisy
-  pass  peak        10.0 GiB → 10.0 GiB     1.000
-  pass  GPU time    85 ms → 85 ms           1.000 (0.998 to 1.002)
-  --    step time   250 ms → 325 ms         1.300 (1.152 to 1.466)  at most 1.25; too noisy: more processes would decide it; GPU time 1.000: it is the host
+  pass  peak        10,240.0 MiB → 10,240.0 MiB     1.000
+  pass  GPU time    85.00 ms → 85.00 ms             1.000 (0.998 to 1.002)
+  --    step time   250.00 ms → 325.00 ms           1.300 (1.152 to 1.466)  at most 1.25; too noisy: more processes would decide it; GPU time 1.000: it is the host
 a.py::out
   FAIL  outcome     fits → oom
 a.py::slow
-  FAIL  peak        10.0 GiB → 11.0 GiB     1.100                   at most 1.01
-  FAIL  GPU time    85 ms → 93 ms           1.094 (1.092 to 1.097)  at most 1.05
-  pass  step time   250 ms → 250 ms         1.000 (0.886 to 1.128)
+  FAIL  peak        10,240.0 MiB → 11,264.0 MiB     1.100                   at most 1.01
+  FAIL  GPU time    85.00 ms → 93.00 ms             1.094 (1.092 to 1.097)  at most 1.05
+  pass  step time   250.00 ms → 250.00 ms           1.000 (0.886 to 1.128)
 
 only in old.json: a.py::gone (gpu, NVIDIA H200)
 only in new.json: a.py::new (cpu, NVIDIA H200)
@@ -104,9 +104,9 @@ def test_same_figures_hold(capsys: Capsys) -> None:
         "",
         "NVIDIA H200, gpu",
         "test_a.py::test_b",
-        "  pass  peak        10.0 GiB → 10.0 GiB     1.000",
-        "  pass  GPU time    85 ms → 85 ms           1.000 (0.998 to 1.002)",
-        "  pass  step time   250 ms → 250 ms         1.000 (0.886 to 1.128)",
+        "  pass  peak        10,240.0 MiB → 10,240.0 MiB     1.000",
+        "  pass  GPU time    85.00 ms → 85.00 ms             1.000 (0.998 to 1.002)",
+        "  pass  step time   250.00 ms → 250.00 ms           1.000 (0.886 to 1.128)",
         "",
         "1 case in both: 1 passed",
     ]
@@ -161,10 +161,18 @@ def test_time_that_is_too_noisy_does_not_fail(capsys: Capsys) -> None:
 
 def test_slow_time_under_held_down_clocks_does_not_fail(capsys: Capsys) -> None:
     old()
-    new(row(processes=(process(500, 170),), throttled=["hardware thermal"]))
+    held = {"throttled_ns": {"hardware thermal": 10**9}, "others_cpu_share": None}
+    new(row(processes=(process(500, 170),), conditions=held))
     assert compare() == 0
     text = capsys.readouterr().out
     assert text.count("the GPU's clocks were held down from outside: hardware thermal") == 2
+
+
+def test_slow_step_beside_other_processes_does_not_fail(capsys: Capsys) -> None:
+    old()
+    new(row(processes=(process(500),), conditions={"others_cpu_share": 0.7}))
+    assert compare() == 0
+    assert "other processes took 70% of the CPU" in capsys.readouterr().out
 
 
 def test_changed_case_does_not_fail(capsys: Capsys) -> None:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from samples import EVIDENCE, GIB, MEASUREMENT, MS, RAN_OUT, case, claim, with_memory
+from samples import (
+    EVIDENCE,
+    GIB,
+    MEASUREMENT,
+    MEMORY,
+    MS,
+    RAN_OUT,
+    case,
+    claim,
+    compared,
+    pinned,
+    timed,
+    with_memory,
+)
 
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.quantity import Headroom
@@ -18,14 +31,15 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
   pass  peak within VRAM   10.5 GiB of 23.0 GiB               46 % of the card, 512 MiB of it outside the allocator
   pass  trained            8 of 8 steps applied
   pass  steady             no growth
-  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  --    unchecked          step time, GPU time, peak baseline: no baseline; --vramfit-update-missing records one
+  --    unchecked          resident: not built yet
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 OUT_OF_MEMORY = """\
 fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
   FAIL  no OOM             2.0 GiB asked for, 512 MiB free    in the backward of step 1, with 21.0 GiB allocated
-  --    unchecked          peak within VRAM, trained, steady, max step: the step did not get through
-  --    unchecked          resident, step time, GPU time, peak baseline: not built yet"""  # noqa: E501
+  --    unchecked          peak within VRAM, trained, steady, step time, GPU time, peak baseline, max step: the step did not get through
+  --    unchecked          resident: not built yet"""  # noqa: E501
 
 EVERYTHING = """\
 fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 8.0 GiB, on Card
@@ -35,7 +49,8 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 8.0 GiB, on Card
   FAIL  max step           250 ms of 200 ms                   1.25 times the limit
   pass  no OOM
   --    unchecked          steady: one timed step cannot show growth
-  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  --    unchecked          step time, GPU time, peak baseline: no baseline; --vramfit-update-missing records one
+  --    unchecked          resident: not built yet
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 SECOND_RUN = """\
@@ -45,8 +60,21 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 16.0 GiB, on Car
   pass  peak within VRAM   10.5 GiB of 16.0 GiB               66 % of the card, 512 MiB of it outside the allocator
   pass  trained            8 of 8 steps applied
   pass  steady             no growth
-  --    unchecked          resident, step time, GPU time, peak baseline: not built yet
+  --    unchecked          step time, GPU time, peak baseline: no baseline; --vramfit-update-missing records one
+  --    unchecked          resident: not built yet
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
+
+REGRESSED = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+  FAIL  step time          500.00 ms of 312.50 ms             2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.050 of the baseline's; driver 1.2 → 1.3
+  FAIL  peak baseline      11,264.0 MiB of 10,342.4 MiB       1.100 times the baseline; driver 1.2 → 1.3
+  pass  no OOM
+  pass  peak within VRAM   11.5 GiB of 23.0 GiB               50 % of the card, 512 MiB of it outside the allocator
+  pass  trained            8 of 8 steps applied
+  pass  steady             no growth
+  --    unchecked          GPU time: too noisy to tell; 1.050 times the baseline (0.945 to 1.155); driver 1.2 → 1.3; SM clock 1980 MHz
+  --    unchecked          resident: not built yet
+  peaks                    load 7.0 GiB, forward 9.0 GiB, backward 11.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 
 def test_case_that_fits() -> None:
@@ -69,6 +97,38 @@ def test_second_run_out_of_memory() -> None:
     asked = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.1))
     judged = judge("a.py::b", "gpu", asked, with_memory(peak_reserved_bytes=15 * GIB), RAN_OUT)
     assert failure.text(judged) == SECOND_RUN
+
+
+def test_case_against_a_baseline() -> None:
+    """Slower by the wall clock, undecided by the GPU's, heavier, on another driver."""
+    newer = {**MEASUREMENT.environment, "driver": "1.3"}
+    heavier = replace(MEMORY, backward_peak_bytes=11 * GIB)
+    seen = timed(step=2, gpu=1.05, memory=heavier, environment=newer)
+    assert failure.text(pinned(compared(seen))) == REGRESSED
+
+
+def test_checks_that_pass_against_a_baseline_say_by_how_much() -> None:
+    lines = list(failure.lines(pinned(compared(timed(step=1.02)))))
+    assert lines[5:8] == [
+        (
+            "  pass  step time          255.00 ms of 312.50 ms             "
+            "1.020 times the baseline (0.918 to 1.122)"
+        ),
+        (
+            "  pass  GPU time           225.00 ms of 236.25 ms             "
+            "1.000 times the baseline (0.900 to 1.100)"
+        ),
+        "  pass  peak baseline      10,240.0 MiB of 10,342.4 MiB       1.000 times the baseline",
+    ]
+
+
+def test_required_check_that_could_not_be_made_fails_with_its_reason() -> None:
+    asked = claim(require=frozenset({"gpu_time", "resident"}))
+    lines = list(failure.lines(case(MEASUREMENT, asked)))
+    assert lines[1:3] == [
+        "  FAIL  GPU time           required; no baseline; --vramfit-update-missing records one",
+        "  FAIL  resident           required; not built yet",
+    ]
 
 
 def test_text_is_its_lines() -> None:

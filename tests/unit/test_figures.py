@@ -58,6 +58,43 @@ def test_duration(nanoseconds: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0.00 ms"),
+        (4_999, "0.00 ms"),
+        (84_914_999, "84.91 ms"),
+        (84_915_001, "84.92 ms"),
+        (1_234_567_890, "1,234.57 ms"),
+        (600_000_000_000, "600,000.00 ms"),
+    ],
+)
+def test_milliseconds(nanoseconds: int, text: str) -> None:
+    assert figures.milliseconds(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0.0 MiB"),
+        (512, "0.0 MiB"),
+        (157_286, "0.1 MiB"),
+        (104_857_600, "100.0 MiB"),
+        (16_161_177_600, "15,412.5 MiB"),
+        (1_100_000_000_000, "1,049,041.7 MiB"),
+    ],
+)
+def test_mib(size_bytes: int, text: str) -> None:
+    assert figures.mib(size_bytes) == text
+
+
+@given(nanoseconds=st.integers(10**7, 10**12))
+def test_two_times_that_differ_by_a_thousandth_look_different(nanoseconds: int) -> None:
+    """Which is what GPU time is judged by."""
+    later = nanoseconds + max(10**4, nanoseconds // 1000)
+    assert figures.milliseconds(later) != figures.milliseconds(nanoseconds)
+
+
+@pytest.mark.parametrize(
     ("nanoseconds", "text"), [(0, "0.0"), (314_000_000, "0.3"), (10**11, "100.0")]
 )
 def test_seconds(nanoseconds: int, text: str) -> None:

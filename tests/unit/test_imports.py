@@ -41,6 +41,7 @@ IN_THE_WORKER = (
     "measuring.case",
     "measuring.cpu",
     "measuring.cuda",
+    "measuring.profiler",
     "measuring.worker",
 )
 

@@ -19,6 +19,7 @@ def test_properties_of_a_case_that_ran() -> None:
         ("vramfit_outside_allocator_bytes", 512 * MIB),
         ("vramfit_tokens_per_second", pytest.approx(4_096)),
         ("vramfit_seconds_per_10k_tokens", pytest.approx(10_000 / 4_096)),
+        ("vramfit_joules_per_10k_tokens", pytest.approx(2_000 / 5_120 * 10_000)),
     ]
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vramfit.verdict.ratio import GPU, WALL, Clock, Ratio, ratio, ratio_of_pairs
+from pytest_vramfit.verdict.ratio import GPU, Clock, Ratio, ratio, ratio_of_pairs, wall_clock
 
+WALL = wall_clock(0.2)
 MS = 10**6
 RUNS = 2_000
 """Simulated comparisons: a share of them is known to about two percent."""

@@ -81,6 +81,12 @@ def test_peak_may_be_one_percent_higher_and_no_byte_more(more_bytes: int, status
     assert checks(now)["peak_baseline"].status == status
 
 
+def test_peak_at_its_limit_passes() -> None:
+    now = one_process(peak_allocated_bytes=11 * GIB)
+    assert checks(now, peak_ratio=1.1)["peak_baseline"].status == "pass"
+    assert checks(one_process(), peak_ratio=1.0)["peak_baseline"].status == "pass"
+
+
 def test_twice_the_step_time_fails() -> None:
     assert checks(one_process(step_ms=500))["step_time"].status == "fail"
 

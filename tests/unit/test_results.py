@@ -8,8 +8,25 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from samples import FULL, GIB, MEASUREMENT, MIB, MS, RAN_OUT, SPEC, case, claim, with_memory
+from samples import (
+    FULL,
+    GIB,
+    MEASUREMENT,
+    MIB,
+    MS,
+    RAN_OUT,
+    SPEC,
+    case,
+    claim,
+    compared,
+    pinned,
+    recorded,
+    timed,
+    with_memory,
+)
 
+from pytest_vramfit.baseline import Entry
+from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import results
@@ -21,7 +38,8 @@ PROMISED = {
     "card": "name total_bytes usable_bytes emulated",
     "memory": "peak_allocated_bytes peak_reserved_bytes first_step_peak_allocated_bytes "
     "resident_bytes outside_allocator_bytes allocator_retries phases ledger",
-    "time": "step_ns gpu_ns tokens_per_second seconds_per_10k_tokens joules_per_10k_tokens",
+    "time": "step_ns gpu_ns kernels tokens_per_second seconds_per_10k_tokens "
+    "joules_per_10k_tokens processes",
 }
 """The keys that the documentation promises."""
 
@@ -43,7 +61,14 @@ def test_phases_are_those_promised() -> None:
 
 
 def test_row_says_what_was_claimed() -> None:
-    asked = claim(FULL, card_bytes=16 * GIB, headroom=Headroom(share=0.1), max_step_ns=MS)
+    asked = claim(
+        FULL,
+        card_bytes=16 * GIB,
+        headroom=Headroom(share=0.1),
+        max_step_ns=MS,
+        peak_ratio=None,
+        require=frozenset({"steady", "gpu_time"}),
+    )
     row = results.row(case(MEASUREMENT, asked), judged=True)
     assert row["nodeid"] == "test_a.py::test_b"
     assert row["engine"] == "gpu"
@@ -54,6 +79,10 @@ def test_row_says_what_was_claimed() -> None:
         "card_bytes": 16 * GIB,
         "headroom": {"share": 0.1, "size_bytes": 0},
         "max_step_ns": MS,
+        "step_ratio": 1.25,
+        "gpu_ratio": 1.05,
+        "peak_ratio": None,
+        "require": ["gpu_time", "steady"],
     }
     assert row["schedule"] == {"warmup": 3, "steps": 5, "timeout_s": 600.0}
 
@@ -98,9 +127,61 @@ def test_what_no_engine_measures_yet_is_null() -> None:
     row = results.row(case(), judged=True)
     assert row["memory"]["resident_bytes"] is None
     assert row["memory"]["ledger"] is None
-    assert row["time"]["gpu_ns"] is None
-    assert row["time"]["joules_per_10k_tokens"] is None
     assert row["spill"] is None
+
+
+def test_gpu_time_and_energy() -> None:
+    """5 steps of 1,024 tokens took 2 kJ."""
+    times = results.row(case(), judged=True)["time"]
+    assert times["gpu_ns"] == [225 * MS, 223 * MS, 227 * MS]
+    assert times["kernels"] == 8_382
+    assert times["joules_per_10k_tokens"] == pytest.approx(2_000 / 5_120 * 10_000)
+
+
+def test_conditions_are_told_as_they_are() -> None:
+    conditions = replace(MEASUREMENT.conditions, throttled_ns={"power cap": 0, "power brake": 5})
+    row = results.row(case(replace(MEASUREMENT, conditions=conditions)), judged=True)
+    assert row["conditions"] == {
+        "energy_mj": 2_000_000,
+        "energy_from": "counter",
+        "sm_clock_mhz": 1_980,
+        "temperature_c": None,
+        "throttled_ns": {"power cap": 0, "power brake": 5},
+        "others_cpu_share": 0.05,
+    }
+    assert row["throttled"] == []
+
+
+def test_clocks_held_down_from_outside_are_told_by_reason() -> None:
+    hot = replace(MEASUREMENT.conditions, throttled_ns={"hardware thermal": 10**9, "power cap": 9})
+    row = results.row(case(replace(MEASUREMENT, conditions=hot)), judged=True)
+    assert row["throttled"] == ["hardware thermal"]
+
+
+def test_what_the_cpu_engine_cannot_know_is_null() -> None:
+    seen = replace(MEASUREMENT, gpu=None, conditions=Conditions(others_cpu_share=0.0))
+    row = results.row(case(seen), judged=True)
+    for key in ("gpu_ns", "kernels", "joules_per_10k_tokens"):
+        assert row["time"][key] is None
+    assert set(row["conditions"].values()) == {None, 0.0}
+    assert row["time"]["processes"][0]["gpu_ns"] is None
+
+
+def test_every_measurement_of_a_case_is_a_process() -> None:
+    """Those that got through, the first one first."""
+    judged = replace(case(), more=(RAN_OUT, timed(step=2, gpu=2)))
+    assert results.row(judged, judged=True)["time"]["processes"] == [
+        {
+            "step_ns": [260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS],
+            "gpu_ns": [225 * MS, 223 * MS, 227 * MS],
+            "kernels": 8_382,
+        },
+        {
+            "step_ns": [520 * MS, 480 * MS, 500 * MS, 1_800 * MS, 460 * MS],
+            "gpu_ns": [450 * MS, 446 * MS, 454 * MS],
+            "kernels": 8_382,
+        },
+    ]
 
 
 def test_what_an_engine_without_an_allocator_cannot_know_is_null() -> None:
@@ -121,7 +202,13 @@ def test_after_an_oom_what_was_not_measured_is_null() -> None:
     assert row["outcome"] == "oom"
     assert row["memory"] is None
     assert row["evidence"] is None
+    assert row["conditions"] is None
+    assert row["throttled"] == []
+    assert row["time"]["processes"] == []
     assert row["time"]["step_ns"] is None
+    assert row["time"]["gpu_ns"] is None
+    assert row["time"]["kernels"] is None
+    assert row["time"]["joules_per_10k_tokens"] is None
     assert row["time"]["tokens_per_second"] is None
     assert row["time"]["seconds_per_10k_tokens"] is None
     assert row["oom"]["phase"] == "backward"
@@ -145,6 +232,9 @@ def test_checks_are_told_with_figures_and_sentence() -> None:
         "value": 10 * GIB + 512 * MIB,
         "limit": 23 * GIB,
         "unit": "bytes",
+        "ratio": None,
+        "interval": None,
+        "findings": [],
         "says": "46 % of the card, 512 MiB of it outside the allocator",
     }
     assert by_name["gpu_time"] == {
@@ -153,8 +243,42 @@ def test_checks_are_told_with_figures_and_sentence() -> None:
         "value": None,
         "limit": None,
         "unit": None,
-        "says": "not built yet",
+        "ratio": None,
+        "interval": None,
+        "findings": ["no_baseline"],
+        "says": "no baseline; --vramfit-update-missing records one",
     }
+
+
+def test_checks_against_a_baseline_are_told_with_ratio_and_interval() -> None:
+    row = results.row(pinned(compared(timed(step=2))), judged=True)
+    by_name = {one["name"]: one for one in row["checks"]}
+    step, peak = by_name["step_time"], by_name["peak_baseline"]
+    assert (step["value"], step["limit"], step["unit"]) == (500 * MS, 312_500_000, "ns")
+    assert step["ratio"] == pytest.approx(2)
+    assert step["interval"] == pytest.approx([1.8, 2.2])
+    assert step["findings"] == ["host_side"]
+    assert step["says"] == (
+        "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.000 of the "
+        "baseline's"
+    )
+    assert (peak["value"], peak["limit"], peak["unit"]) == (10 * GIB, 10_844_792_422, "bytes")
+    assert (peak["ratio"], peak["interval"], peak["findings"]) == (1.0, None, [])
+
+
+def test_row_is_a_baseline_of_what_it_says(tmp_path: Path) -> None:
+    row = results.row(case(), judged=True)
+    assert results.entry(row) == Entry.of("test_a.py::test_b", "gpu", SPEC, [MEASUREMENT])
+    assert results.entry(json.loads(json.dumps(row))) == results.entry(row)
+
+
+def test_row_of_a_recorded_baseline_has_the_samples_of_all_its_processes() -> None:
+    row, before = (results.row(case(), judged=True) for _ in range(2))
+    results.add_processes(row, recorded(timed(step=2)))
+    assert results.entry(row).processes == recorded(timed(step=2)).processes
+    row["time"].pop("processes")
+    before["time"].pop("processes")
+    assert row == before
 
 
 def test_case_of_vramfit_measure_is_marked_as_not_judged() -> None:
@@ -191,6 +315,20 @@ def test_file(tmp_path: Path) -> None:
     }
     assert [row["outcome"] for row in document["results"]] == ["crashed", "fits", "oom"]
     assert all("environment" not in row for row in document["results"])
+
+
+def test_environment_that_differs_from_the_first_stays_with_its_row(tmp_path: Path) -> None:
+    """The top has that of the first; a row without one of its own shares it."""
+    newer = {**MEASUREMENT.environment, "driver": "1.3"}
+    rows = [
+        results.row(case(), judged=True),
+        results.row(case(replace(MEASUREMENT, environment=newer)), judged=True),
+        results.row(case(), judged=True),
+    ]
+    results.write(tmp_path / "results.json", rows)
+    document = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert document["environment"] == MEASUREMENT.environment
+    assert [row.get("environment") for row in document["results"]] == [None, newer, None]
 
 
 def test_file_of_no_rows(tmp_path: Path) -> None:

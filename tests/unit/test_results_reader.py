@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vramfit.baseline import BaselineError
+from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.reporting.results_reader import Result, read
 
 
@@ -109,6 +110,17 @@ def test_held_down_clocks_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_conditions_are_read_as_far_as_they_are_known(tmp_path: Path) -> None:
+    known = {"others_cpu_share": 0.25, "sm_clock_mhz": 1_980, "throttled_ns": {"power cap": 0}}
+    rows = [
+        row("a", conditions={**known, "energy_mj": None}),
+        row("b", conditions=dict.fromkeys(known)),
+        row("c", conditions=None),
+    ]
+    conditions = [one.conditions for one in read(Path(results(tmp_path / "r.json", *rows)))]
+    assert conditions == [(Conditions(**known),), (Conditions(),), ()]
+
+
 def test_file_without_cases(tmp_path: Path) -> None:
     assert read(Path(document(tmp_path / "r.json", [], None))) == []
 
@@ -145,6 +157,14 @@ def test_baselines_are_no_results(tmp_path: Path) -> None:
             "results[0].time.processes[0].step_ns[1] is -5, not an integer above 0",
         ),
         ({"environment": {"driver": "1"}}, "results[0].environment.device is missing"),
+        (
+            {"conditions": {"others_cpu_share": -0.5}},
+            "results[0].conditions.others_cpu_share is -0.5, not a number of at least 0",
+        ),
+        (
+            {"conditions": {"throttled_ns": {"power cap": "1"}}},
+            'results[0].conditions.throttled_ns.power cap is "1", not a number of at least 0',
+        ),
         ({"throttled": "hot"}, 'results[0].throttled is "hot", not a list'),
     ],
 )

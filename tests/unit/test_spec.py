@@ -124,6 +124,12 @@ def test_spec_passes_through_json_text(spec: TrainSpec) -> None:
     assert TrainSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
+def test_spec_s_json_is_what_is_read_back() -> None:
+    """So that it can be compared with the spec of a file."""
+    listed = replace(SPEC, targets=("q_proj", "v_proj")).to_json()
+    assert json.loads(json.dumps(listed)) == listed
+
+
 def test_spec_s_json_has_every_field() -> None:
     assert set(SPEC.to_json()) == {field.name for field in fields(TrainSpec)}
 
@@ -134,8 +140,10 @@ def test_spec_s_json_has_every_field() -> None:
         Limits(),
         Limits(card_bytes=2**34, headroom=Headroom(share=0.1), max_step_ns=5),
         Limits(headroom=Headroom(size_bytes=2**30)),
+        Limits(step_ratio=1.5, gpu_ratio=None, peak_ratio=1.0),
+        Limits(require=frozenset({"steady", "gpu_time"})),
     ],
-    ids=["none", "share", "size"],
+    ids=["none", "share", "size", "ratios", "required"],
 )
 def test_limits_pass_through_json_text(limits: Limits) -> None:
     assert Limits.from_json(json.loads(json.dumps(limits.to_json()))) == limits

@@ -6,17 +6,39 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from samples import GIB, MEASUREMENT, MIB, RAN_OUT, SPEC, case, claim, with_evidence, with_memory
+from samples import (
+    GIB,
+    MEASUREMENT,
+    MEMORY,
+    MIB,
+    RAN_OUT,
+    SPEC,
+    case,
+    claim,
+    compared,
+    pinned,
+    timed,
+    with_evidence,
+    with_memory,
+)
 
+from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import results, summary
-from pytest_vramfit.verdict import Case
+from pytest_vramfit.spec import Claim
+from pytest_vramfit.verdict import Case, judge
 
 Row = dict[str, Any]
+NO_BASELINE = "no baseline; --vramfit-update-missing records one"
+CPU = replace(with_evidence(devices={"cpu": 40}), gpu=None, conditions=Conditions())
 
 
 def row(nodeid: str, judged: Case) -> Row:
     return results.row(replace(judged, nodeid=nodeid), judged=True)
+
+
+def cpu(measurement: Measurement = CPU, asked: Claim | None = None) -> Case:
+    return judge("test_a.py::test_b", "cpu", asked or claim(), measurement)
 
 
 def not_measured(nodeid: str, outcome: Any, says: str, engine: Any = "cpu") -> Row:
@@ -30,20 +52,21 @@ def lines(*rows: Row) -> list[str]:
 
 def test_one_case_that_fits() -> None:
     assert lines(row("test_a.py::test_b", case())) == [
-        "case               outcome      peak  of card    step  tokens/s",
-        "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096",
-        "4 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
+        "case               outcome      peak  of card    step  tokens/s   GPU time  J/10k tokens",
+        "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
+        f"3 checks unchecked ({NO_BASELINE}): step_time, gpu_time, peak_baseline",
+        "1 check unchecked (not built yet): resident",
         "time in s: build 0.3, timed 1.9",
     ]
 
 
 def test_cases_of_every_kind() -> None:
     """Counts over all cases, times summed up, and the next command last."""
-    slow = replace(MEASUREMENT, step_ns=(9_400_000_000,))
+    slow = replace(CPU, step_ns=(9_400_000_000,))
     assert lines(
-        row("a.py::fits", case()),
-        row("a.py::test_of_a_longer_name", case(RAN_OUT)),
-        row("b.py::over[seq=9]", case(slow, claim(card_bytes=8 * GIB))),
+        row("a.py::fits", cpu()),
+        row("a.py::test_of_a_longer_name", cpu(RAN_OUT)),
+        row("b.py::over[seq=9]", cpu(slow, claim(card_bytes=8 * GIB))),
         not_measured("c.py::large", "unsupported", "it needs 99 GiB; run it with --gpu"),
         not_measured("c.py::also", "unsupported", "it needs 99 GiB; run it with --gpu"),
         not_measured("d.py::crash", "crashed", "the worker exited with status 1"),
@@ -55,12 +78,93 @@ def test_cases_of_every_kind() -> None:
         "c.py::large                  unsupported        --       --      --        --",
         "c.py::also                   unsupported        --       --      --        --",
         "d.py::crash                      crashed        --       --      --        --",
-        "12 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
-        "3 checks unchecked (the step did not get through): peak_within_vram, trained, steady",
+        f"4 checks unchecked ({NO_BASELINE}): step_time, peak_baseline",
+        "2 checks unchecked (no GPU time under the cpu engine): gpu_time",
+        "3 checks unchecked (not built yet): resident",
+        (
+            "6 checks unchecked (the step did not get through): peak_within_vram, trained, steady, "
+            "step_time, gpu_time, peak_baseline"
+        ),
         "2 unsupported, such as c.py::large: it needs 99 GiB; run it with --gpu",
         "time in s: build 0.9, timed 5.6",
         "again: pytest --gpu a.py::test_of_a_longer_name",
         "on a GPU machine: pytest --gpu c.py",
+    ]
+
+
+def test_columns_of_the_gpu_are_there_where_a_case_of_it_is() -> None:
+    assert lines(
+        row("a.py::gpu", case()),
+        row("a.py::cpu", cpu()),
+        row("a.py::oom", case(RAN_OUT)),
+        not_measured("a.py::crash", "crashed", "the worker exited with status 1", engine="gpu"),
+    )[:5] == [
+        "case         outcome      peak  of card    step  tokens/s   GPU time  J/10k tokens",
+        "a.py::gpu       fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
+        "a.py::cpu       fits  10.0 GiB     43 %  250 ms     4,096         --            --",
+        "a.py::oom        oom        --       --      --        --         --            --",
+        "a.py::crash  crashed        --       --      --        --         --            --",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "energy_mj", "cell"),
+    [
+        ("counter", 2_000_000, "3,906"),
+        ("samples", 4_000, "7.8"),
+        ("power limit", 2_000_000, "<= 3,906"),
+        (None, None, "--"),
+    ],
+)
+def test_energy_by_the_power_limit_is_called_a_bound(
+    source: Any, energy_mj: int | None, cell: str
+) -> None:
+    conditions = Conditions(energy_mj=energy_mj, energy_from=source)
+    (table, *_) = lines(row("a.py::b", case(replace(MEASUREMENT, conditions=conditions))))[1:]
+    assert table.split("  225.00 ms")[1].strip() == cell
+
+
+def test_gpu_time_that_was_not_measured() -> None:
+    (table, *_) = lines(row("a.py::b", case(replace(MEASUREMENT, gpu=None))))[1:]
+    assert table.split()[-2:] == ["--", "3,906"]
+
+
+def test_note_of_a_passed_check() -> None:
+    better = timed(gpu=0.5, environment={**MEASUREMENT.environment, "driver": "1.3"})
+    judged = pinned(compared(better, claim(step_ratio=None)))
+    assert [line for line in lines(row("a.py::b", judged)) if "note" in line] == [
+        (
+            "note: a.py::b: GPU time 0.500 times the baseline (0.450 to 0.550); better than the "
+            "baseline, which --vramfit-update refreshes; driver 1.2 → 1.3; SM clock 1980 MHz"
+        )
+    ]
+
+
+def test_no_note_where_the_figures_are_those_of_the_baseline() -> None:
+    assert not [line for line in lines(row("a.py::b", compared())) if "note" in line]
+
+
+def test_failed_check_is_told_by_the_failure_and_not_by_a_note() -> None:
+    """Its own findings are worth one."""
+    slower = row("a.py::b", compared(timed(step=2, gpu=2)))
+    assert not [line for line in lines(slower) if "note" in line]
+
+
+def test_undecided_checks_are_counted_by_their_reason_and_told_by_their_case() -> None:
+    said = lines(
+        row("a.py::b", pinned(compared(timed(gpu=1.04)))),
+        row("a.py::c", pinned(compared(timed(gpu=1.06)))),
+    )
+    assert "2 checks unchecked (too noisy to tell): gpu_time" in said
+    assert [line for line in said if "note" in line] == [
+        (
+            "note: a.py::b: GPU time too noisy to tell; 1.040 times the baseline (0.936 to 1.144); "
+            "SM clock 1980 MHz"
+        ),
+        (
+            "note: a.py::c: GPU time too noisy to tell; 1.060 times the baseline (0.954 to 1.166); "
+            "SM clock 1980 MHz"
+        ),
     ]
 
 
@@ -72,11 +176,17 @@ def test_one_unchecked_check() -> None:
 
 
 def test_table_of_a_small_case() -> None:
-    small = with_memory(
-        forward_peak_bytes=3 * MIB, backward_peak_bytes=270 * MIB, optimizer_peak_bytes=0
+    small = replace(
+        CPU,
+        memory=replace(
+            MEMORY,
+            forward_peak_bytes=3 * MIB,
+            backward_peak_bytes=270 * MIB,
+            optimizer_peak_bytes=0,
+        ),
     )
     spec = replace(SPEC, batch=1, seq=2)
-    table = lines(row("a.py::b", case(replace(small, step_ns=(800_000_000,)), claim(spec))))
+    table = lines(row("a.py::b", cpu(replace(small, step_ns=(800_000_000,)), claim(spec))))
     assert table[1] == "a.py::b  invalid  270 MiB    1.1 %  800 ms       2.5"
 
 

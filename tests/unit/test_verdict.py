@@ -4,6 +4,7 @@ the case is called.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +25,31 @@ from samples import (
     case,
     check,
     claim,
+    compared,
+    recorded,
+    timed,
     with_evidence,
     with_memory,
 )
 
-from pytest_vramfit.measurement import Measurement, median
+from pytest_vramfit.baseline import Entry
+from pytest_vramfit.measurement import Conditions, GpuTime, Measurement, median
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Claim
-from pytest_vramfit.verdict import Card, Case, Check, Finding, capacity_to_try, judge
+from pytest_vramfit.verdict import (
+    Card,
+    Case,
+    Check,
+    Finding,
+    Reference,
+    capacity_to_try,
+    in_doubt,
+    judge,
+    to_confirm,
+)
 
-NOT_BUILT = {"resident", "step_time", "gpu_time", "peak_baseline"}
+NOT_BUILT = {"resident"}
+AGAINST_A_BASELINE = {"step_time", "gpu_time", "peak_baseline"}
 ROOM = 23 * GIB - 512 * MIB
 """What a step can have on the sample's card: usable, less what lies outside the allocator."""
 
@@ -50,7 +66,7 @@ def test_sound_case_fits() -> None:
         "peak_within_vram": "pass",
         "trained": "pass",
         "steady": "pass",
-        **dict.fromkeys(NOT_BUILT, "unchecked"),
+        **dict.fromkeys(NOT_BUILT | AGAINST_A_BASELINE, "unchecked"),
     }
 
 
@@ -63,7 +79,7 @@ def test_checks_of_limits_are_made_only_where_the_marker_has_the_limit() -> None
 
 
 def test_checks_that_are_not_built_say_so() -> None:
-    unchecked = [one for one in case().checks if one.status == "unchecked"]
+    unchecked = [one for one in compared().checks if one.status == "unchecked"]
     assert {one.name for one in unchecked} == NOT_BUILT
     assert {one.findings for one in unchecked} == {(Finding(kind="not_built"),)}
 
@@ -386,6 +402,358 @@ def test_median_is_a_sample_with_no_more_above_than_below(samples: tuple[int, ..
     assert middle in samples
     assert 2 * below < len(samples)
     assert 2 * above <= len(samples)
+
+
+def against_a_baseline(judged: Case) -> list[Check]:
+    return [one for one in judged.checks if one.name in AGAINST_A_BASELINE]
+
+
+def kinds(judged: Case, name: str) -> list[str]:
+    return [one.kind for one in check(judged, name).findings]
+
+
+def reasons(judged: Case) -> dict[str, tuple[str, Finding]]:
+    """Status and only finding of each check against a baseline."""
+    found = {}
+    for one in against_a_baseline(judged):
+        assert (one.value, one.limit, one.ratio, one.interval) == (None,) * 4
+        (finding,) = one.findings
+        found[one.name] = (one.status, finding)
+    return found
+
+
+@pytest.mark.parametrize("reference", [None, Reference()], ids=["none", "of nothing"])
+def test_without_a_baseline_its_checks_are_unchecked(reference: Reference | None) -> None:
+    judged = judge("a.py::b", "gpu", claim(), MEASUREMENT, reference=reference)
+    no_baseline = ("unchecked", Finding(kind="no_baseline"))
+    assert reasons(judged) == dict.fromkeys(AGAINST_A_BASELINE, no_baseline)
+    assert judged.before is None
+
+
+def test_same_figures_as_the_baseline_s_fit() -> None:
+    judged = compared()
+    assert {one.status for one in against_a_baseline(judged)} == {"pass"}
+    assert judged.outcome == "fits"
+    assert judged.before == recorded()
+
+
+@pytest.mark.parametrize(
+    ("seen", "failed", "outcome"),
+    [
+        (timed(step=2), "step_time", "slower"),
+        (timed(gpu=1.2), "gpu_time", "slower"),
+        (peaking_at(10 * GIB + GIB // 5), "peak_baseline", "heavier"),
+    ],
+    ids=["step", "gpu", "peak"],
+)
+def test_each_figure_is_compared(seen: Measurement, failed: str, outcome: str) -> None:
+    judged = compared(seen)
+    assert [one.name for one in judged.checks if one.status == "fail"] == [failed]
+    assert judged.outcome == outcome
+
+
+def test_checks_against_a_baseline_have_figures_and_a_ratio() -> None:
+    found = check(compared(timed(step=2)), "step_time")
+    assert (found.value, found.limit, found.unit) == (500 * MS, 312_500_000, "ns")
+    assert found.ratio == pytest.approx(2)
+    assert found.interval is not None
+
+
+def test_while_a_baseline_is_recorded_nothing_is_compared() -> None:
+    """Not with the older one either."""
+    finding = Finding(kind="recorded")
+    judged = compared(timed(step=9, gpu=9), without=finding)
+    assert reasons(judged) == dict.fromkeys(AGAINST_A_BASELINE, ("unchecked", finding))
+
+
+def test_baseline_of_another_config_is_not_compared_but_told() -> None:
+    before = recorded(spec=replace(SPEC, seq=1024, optimizer="sgd", targets=("q_proj",)))
+    changed = Finding(
+        kind="config_changed",
+        names=(
+            *("optimizer", "sgd", "adamw"),
+            *("seq", "1024", "512"),
+            *("targets", "['q_proj']", "all-linear"),
+        ),
+    )
+    judged = compared(timed(step=9, gpu=9), entry=before)
+    assert reasons(judged) == dict.fromkeys(AGAINST_A_BASELINE, ("unchecked", changed))
+    assert judged.before == before
+
+
+def test_config_of_a_file_is_compared_value_by_value() -> None:
+    """A list of targets is no change because JSON has no tuples."""
+    spec = replace(SPEC, targets=("q_proj", "v_proj"))
+    before = recorded(spec=replace(spec, config={**spec.config, "hidden_size": 32}))
+    before = replace(before, spec=json.loads(json.dumps(before.spec)))
+    found = reasons(compared(MEASUREMENT, claim(spec), entry=before))
+    assert found["step_time"][1].names == ("config.hidden_size", "32", "64")
+
+
+def test_another_name_of_the_model_is_no_other_config() -> None:
+    judged = compared(MEASUREMENT, claim(replace(SPEC, model="Other")))
+    assert {one.status for one in against_a_baseline(judged)} == {"pass"}
+
+
+def test_baseline_under_another_name_is_told_with_every_check() -> None:
+    before = recorded(nodeid="test_a.py::test_old")
+    judged = compared(timed(step=2), entry=before, renamed=True)
+    for one in against_a_baseline(judged):
+        assert one.findings[-1] == Finding(kind="renamed", names=("test_a.py::test_old",))
+        assert one.ratio is not None
+    assert judged.outcome == "slower"
+    assert kinds(compared(entry=before), "step_time") == []
+
+
+def test_in_turn_processes_are_compared_in_pairs() -> None:
+    """Both sides slowed down by half from the first turn to the second; in each, one of them is
+    40 % slower.
+    """
+    entry = Entry.of("a.py::b", "gpu", SPEC, [timed(), timed(step=1.5, gpu=1.5)])
+    by_turn = {
+        in_turn: check(
+            judge(
+                "a.py::b",
+                "gpu",
+                claim(step_ratio=1.1),
+                timed(step=1.4, gpu=1.4),
+                more=(timed(step=2.1, gpu=2.1),),
+                reference=Reference(entry=entry, in_turn=in_turn),
+            ),
+            "step_time",
+        )
+        for in_turn in (False, True)
+    }
+    assert by_turn[True].ratio == pytest.approx(1.4)
+    assert by_turn[True].status == "fail"
+    assert by_turn[False].status == "unchecked"
+
+
+def test_more_measurements_of_the_case_count_as_processes() -> None:
+    """Of those that got through, with what they ran under."""
+    loaded = timed(step=1.5, conditions=Conditions(others_cpu_share=0.5))
+    judged = judge(
+        "a.py::b",
+        "gpu",
+        claim(),
+        timed(step=2),
+        more=(loaded, RAN_OUT),
+        reference=Reference(entry=recorded()),
+    )
+    assert judged.measurements == (timed(step=2), loaded)
+    assert check(judged, "step_time").ratio == pytest.approx((2 * 1.5) ** 0.5)
+    assert kinds(judged, "step_time")[0] == "host_loaded"
+
+
+def test_smaller_peak_of_more_measurements_counts() -> None:
+    heavy = peaking_at(11 * GIB)
+    reference = Reference(entry=recorded())
+    assert judge("a.py::b", "gpu", claim(), heavy, reference=reference).outcome == "heavier"
+    judged = judge("a.py::b", "gpu", claim(), heavy, more=(MEASUREMENT,), reference=reference)
+    assert judged.outcome == "fits"
+    assert check(judged, "peak_baseline").value == 10 * GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [("step_ratio", "step_time"), ("gpu_ratio", "gpu_time"), ("peak_ratio", "peak_baseline")],
+)
+@pytest.mark.parametrize(
+    "judge_it",
+    [
+        lambda asked: case(MEASUREMENT, asked),
+        lambda asked: case(RAN_OUT, asked),
+        lambda asked: compared(timed(step=9, gpu=9), asked),
+        lambda asked: compared(MEASUREMENT, asked, without=Finding(kind="recorded")),
+    ],
+    ids=["no baseline", "oom", "baseline", "recorded"],
+)
+def test_check_whose_ratio_is_none_is_not_made(limit: str, name: str, judge_it: Any) -> None:
+    made = {one.name for one in against_a_baseline(judge_it(claim(**{limit: None})))}
+    assert made == AGAINST_A_BASELINE - {name}
+
+
+def test_ratio_of_the_marker_is_the_limit() -> None:
+    assert compared(timed(step=2), claim(step_ratio=3.0)).outcome == "fits"
+    assert compared(timed(gpu=0.9), claim(gpu_ratio=0.8)).outcome == "slower"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        Reference(),
+        Reference(without=Finding(kind="recorded")),
+        Reference(entry=recorded(spec=FULL)),
+        Reference(entry=recorded()),
+    ],
+    ids=["no baseline", "recorded", "other config", "baseline"],
+)
+def test_gpu_time_needs_the_gpu_engine(reference: Reference) -> None:
+    """Whatever it would be compared with."""
+    cpu = with_evidence(devices={"cpu": 1})
+    judged = judge("a.py::b", "cpu", claim(), replace(cpu, gpu=None), reference=reference)
+    found = check(judged, "gpu_time")
+    assert (found.status, found.findings) == ("unchecked", (Finding(kind="no_gpu"),))
+    assert kinds(judged, "step_time") != ["no_gpu"]
+    assert judged.outcome == "fits"
+
+
+def test_step_that_is_faster_with_its_gpu_time_is_not_faster_on_the_host_s_side() -> None:
+    assert kinds(compared(timed(step=0.5, gpu=0.5)), "step_time") == ["improved"]
+    assert kinds(compared(timed(step=0.5)), "step_time") == ["improved", "host_side"]
+    assert kinds(compared(timed(step=2, gpu=0.5)), "step_time") == ["host_side"]
+
+
+GATED = frozenset({"step_time", "resident", "peak_baseline"})
+
+
+@pytest.mark.parametrize("judge_it", [case, compared], ids=["no baseline", "baseline"])
+def test_required_check_that_could_not_be_made_fails(judge_it: Any) -> None:
+    """With the reason after it; the same check without the requirement is unchecked."""
+    plain, required = judge_it(), judge_it(MEASUREMENT, claim(require=GATED))
+    for before, after in zip(plain.checks, required.checks, strict=True):
+        if before.name in GATED and before.status == "unchecked":
+            findings = (Finding(kind="required"), *before.findings)
+            assert after == replace(before, status="fail", findings=findings)
+        else:
+            assert after == before
+
+
+def test_every_check_can_be_required() -> None:
+    judged = case(RAN_OUT, claim(require=frozenset(CHECKS)))
+    assert {one.status for one in judged.checks} == {"fail"}
+    assert judged.outcome == "oom"
+
+
+def test_undecided_check_that_is_required_keeps_its_figures() -> None:
+    asked = claim(require=frozenset({"gpu_time"}))
+    plain, required = (
+        check(compared(timed(gpu=1.05), one), "gpu_time") for one in (claim(), asked)
+    )
+    assert (plain.status, plain.findings[0].kind) == ("unchecked", "too_noisy")
+    findings = (Finding(kind="required"), *plain.findings)
+    assert required == replace(plain, status="fail", findings=findings)
+
+
+def test_required_check_that_passed_passes() -> None:
+    assert compared(MEASUREMENT, claim(require=AGAINST_A_BASELINE)).outcome == "fits"
+
+
+def test_required_check_whose_baseline_is_being_recorded_does_not_fail() -> None:
+    """Else no baseline could ever be recorded; what else is required still fails."""
+    recording = Finding(kind="recorded")
+    asked = claim(require=frozenset(AGAINST_A_BASELINE))
+    assert compared(MEASUREMENT, asked, without=recording).outcome == "fits"
+    asked = claim(require=frozenset({*AGAINST_A_BASELINE, "resident"}))
+    assert compared(MEASUREMENT, asked, without=recording).outcome == "spilled"
+
+
+DOUBT = timed(step=1.13, gpu=1.13)
+STEP_ONLY = claim(gpu_ratio=None)
+
+
+@pytest.mark.parametrize(
+    ("judged", "doubt", "confirm"),
+    [
+        pytest.param(case(), False, False, id="no baseline"),
+        pytest.param(compared(), False, False, id="passes"),
+        pytest.param(compared(DOUBT, STEP_ONLY), True, False, id="step in doubt"),
+        pytest.param(compared(timed(gpu=1.025)), True, False, id="gpu in doubt"),
+        pytest.param(compared(timed(gpu=1.075)), True, False, id="gpu in doubt above the limit"),
+        pytest.param(compared(timed(gpu=1.045)), False, False, id="in doubt for good"),
+        pytest.param(compared(DOUBT), True, True, id="one of two in doubt"),
+        pytest.param(compared(timed(step=2)), False, True, id="step fails"),
+        pytest.param(compared(timed(gpu=1.2)), False, True, id="gpu fails"),
+        pytest.param(compared(peaking_at(11 * GIB)), False, True, id="peak fails"),
+        pytest.param(
+            compared(timed(gpu=1.025), claim(require=frozenset({"gpu_time"}))),
+            True,
+            True,
+            id="in doubt and required",
+        ),
+        pytest.param(
+            case(MEASUREMENT, claim(require=frozenset({"step_time"}))),
+            False,
+            False,
+            id="required without a baseline",
+        ),
+        pytest.param(
+            compared(replace(DOUBT, conditions=Conditions(others_cpu_share=0.9)), STEP_ONLY),
+            False,
+            False,
+            id="a busy host, which more would not change",
+        ),
+        pytest.param(
+            compared(MEASUREMENT, claim(max_step_ns=1, headroom=Headroom(share=0.9))),
+            False,
+            False,
+            id="other checks fail",
+        ),
+        pytest.param(compared(RAN_OUT), False, False, id="oom"),
+    ],
+)
+def test_what_is_measured_again(judged: Case, doubt: bool, confirm: bool) -> None:
+    assert (in_doubt(judged), to_confirm(judged)) == (doubt, confirm)
+
+
+@pytest.mark.parametrize(
+    ("throttled_ns", "reasons"),
+    [
+        (None, ()),
+        ({}, ()),
+        ({"power cap": 10**9}, ()),  # the step's own doing
+        ({"hardware thermal": 10**7}, ()),  # of 2.1 s
+        ({"hardware thermal": 10**9}, ("hardware thermal",)),
+        (
+            {"sync boost": 10**9, "power brake": 10**9, "software thermal": 10**9},
+            ("software thermal", "power brake", "sync boost"),
+        ),
+    ],
+    ids=str,
+)
+def test_clocks_held_down_from_outside_are_kept_with_the_case(
+    throttled_ns: dict[str, int] | None, reasons: tuple[str, ...]
+) -> None:
+    seen = replace(MEASUREMENT, conditions=Conditions(throttled_ns=throttled_ns))
+    assert case(seen).throttled == reasons
+
+
+@pytest.mark.parametrize("seen", [RAN_OUT, replace(MEASUREMENT, conditions=None)])
+def test_case_without_conditions_was_not_held_down(seen: Measurement) -> None:
+    assert case(seen).throttled == ()
+
+
+def test_energy_is_that_of_all_timed_steps() -> None:
+    """2 kJ over 5 steps of 1,024 tokens."""
+    assert case().joules_per_10k_tokens == pytest.approx(2_000 / 5_120 * 10_000)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        RAN_OUT,
+        replace(MEASUREMENT, conditions=None),
+        replace(MEASUREMENT, conditions=Conditions()),
+        replace(MEASUREMENT, step_ns=()),
+    ],
+    ids=["oom", "no conditions", "no energy", "no steps"],
+)
+def test_energy_that_was_not_measured_is_none(seen: Measurement) -> None:
+    assert case(seen).joules_per_10k_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpu_ns"),
+    [
+        (None, None),
+        (GpuTime(busy_ns=(9, 5, 7), kernels=1), 7),
+        (GpuTime(busy_ns=(8, 6), kernels=1), 6),
+    ],
+)
+def test_gpu_time_is_the_median_of_the_profiled_steps(
+    gpu: GpuTime | None, gpu_ns: int | None
+) -> None:
+    assert replace(MEASUREMENT, gpu=gpu).median_gpu_ns == gpu_ns
 
 
 OUTCOMES = {

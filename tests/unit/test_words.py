@@ -20,18 +20,27 @@ from samples import (
     case,
     check,
     claim,
+    compared,
+    pinned,
+    recorded,
+    timed,
     with_evidence,
     with_memory,
 )
 
-from pytest_vramfit import verdict
-from pytest_vramfit.measurement import Measurement
+from pytest_vramfit import gate, verdict
+from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
-from pytest_vramfit.verdict import Case, judge
+from pytest_vramfit.verdict import Case, Finding, judge
 
 TENTH = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.1))
+
+
+def with_gpu(**changes: Any) -> Measurement:
+    assert MEASUREMENT.gpu is not None
+    return replace(MEASUREMENT, gpu=replace(MEASUREMENT.gpu, **changes))
 
 
 def tried_again(second: Measurement) -> Case:
@@ -41,7 +50,7 @@ def tried_again(second: Measurement) -> Case:
 
 FINDINGS = [
     ("did_not_run", "trained", case(RAN_OUT), "the step did not get through"),
-    ("not_built", "gpu_time", case(), "not built yet"),
+    ("not_built", "resident", case(), "not built yet"),
     (
         "one_step",
         "steady",
@@ -205,7 +214,175 @@ FINDINGS = [
         case(with_evidence(quantised_elements=0)),
         "90,000 of 90,000 matrix elements are not in the asked 4-bit format",
     ),
+    ("no_baseline", "gpu_time", case(), "no baseline; --vramfit-update-missing records one"),
+    (
+        "recorded",
+        "step_time",
+        compared(without=Finding(kind="recorded")),
+        "a baseline is being recorded",
+    ),
+    (
+        "config_changed",
+        "peak_baseline",
+        compared(MEASUREMENT, claim(replace(SPEC, seq=1024))),
+        "the config changed since the baseline: seq 512 → 1024",
+    ),
+    (
+        "config_changed",
+        "step_time",
+        compared(
+            MEASUREMENT,
+            claim(replace(SPEC, targets=("q_proj", "v_proj"), config={"model_type": "gpt2"})),
+        ),
+        (
+            "the config changed since the baseline: config.hidden_size 64 → None, "
+            "config.model_type llama → gpt2, targets all-linear → ['q_proj', 'v_proj']"
+        ),
+    ),
+    (
+        "no_gpu",
+        "gpu_time",
+        judge("test_a.py::test_b", "cpu", claim(), MEASUREMENT),
+        "no GPU time under the cpu engine",
+    ),
+    (
+        "no_gpu_time",
+        "gpu_time",
+        compared(replace(MEASUREMENT, gpu=None)),
+        "no GPU time: the profiler saw no kernel (is CUPTI there?)",
+    ),
+    (
+        "no_gpu_time_before",
+        "gpu_time",
+        compared(entry=recorded(replace(MEASUREMENT, gpu=None))),
+        "the baseline has no GPU time",
+    ),
+    (
+        "not_in_turn",
+        "gpu_time",
+        compared(without=Finding(kind="not_in_turn")),
+        "it could not be measured again, in turn with the other environment",
+    ),
+    (
+        "other_out_of_memory",
+        "gpu_time",
+        compared(without=Finding(kind="other_out_of_memory")),
+        "out of memory in the other environment",
+    ),
 ]
+
+NOISY = timed(step=1.2, gpu=1.05)
+OF_STEP = "1.200 times the baseline (1.080 to 1.320)"
+OF_GPU = "1.050 times the baseline (0.945 to 1.155)"
+REQUIRED = frozenset({"step_time", "gpu_time", "resident"})
+
+
+def changed(before: dict[str, str] | None = None, **now: str) -> dict[str, Any]:
+    """The sample's environment, with changes in it and in that of the baseline."""
+    environment = MEASUREMENT.environment
+    return {
+        "measurement": timed(gpu=2, environment={**environment, **now}),
+        "entry": recorded(environment={**environment, **(before or {})}),
+    }
+
+
+WITH_RATIO = [
+    (
+        ["too_noisy", "sm_clock"],
+        "gpu_time",
+        compared(NOISY),
+        f"too noisy to tell; {OF_GPU}; SM clock 1980 MHz",
+    ),
+    (
+        ["host_loaded", "too_noisy"],
+        "step_time",
+        compared(replace(NOISY, conditions=Conditions(others_cpu_share=0.624))),
+        f"other processes took 62% of the CPU; {OF_STEP}; too noisy to tell",
+    ),
+    (
+        ["throttled", "too_noisy"],
+        "gpu_time",
+        compared(
+            replace(
+                NOISY,
+                conditions=Conditions(
+                    throttled_ns={"hardware thermal": 10**9, "power brake": 10**9}
+                ),
+            )
+        ),
+        f"the clocks were held down: hardware thermal and power brake; {OF_GPU}; too noisy to tell",
+    ),
+    (
+        ["required", "too_noisy"],
+        "step_time",
+        compared(NOISY, claim(require=REQUIRED)),
+        f"required; too noisy to tell; {OF_STEP}",
+    ),
+    (
+        ["renamed"],
+        "step_time",
+        compared(entry=recorded(nodeid="test_a.py::test_old"), renamed=True),
+        (
+            "1.000 times the baseline (0.900 to 1.100); baseline of test_a.py::test_old, which "
+            "trains the same"
+        ),
+    ),
+    (
+        ["other_gpu", "improved"],
+        "step_time",
+        compared(
+            timed(step=0.5, gpu=0.5),
+            entry=recorded(environment={**MEASUREMENT.environment, "gpu": "aa"}),
+        ),
+        (
+            "0.500 times the baseline (0.450 to 0.550); the baseline is of another GPU of this "
+            "model; better than the baseline, which --vramfit-update refreshes"
+        ),
+    ),
+    (
+        ["host_side"],
+        "step_time",
+        compared(timed(step=2, gpu=1.1)),
+        (
+            "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.100 of "
+            "the baseline's"
+        ),
+    ),
+    (
+        ["kernels", "sm_clock"],
+        "gpu_time",
+        compared(timed(gpu=2), entry=recorded(with_gpu(kernels=12_345))),
+        "2.000 times the baseline (1.800 to 2.200); kernels 12,345 → 8,382; SM clock 1980 MHz",
+    ),
+    (
+        ["environment_changed", "sm_clock"],
+        "gpu_time",
+        compared(**changed(torch="2.13.0", ecc="on", before={"pcie": "gen {0} x16"})),
+        (
+            "2.000 times the baseline (1.800 to 2.200); torch 2.11.0 → 2.13.0, pcie gen {0} x16 → "
+            "none, ecc none → on; SM clock 1980 MHz"
+        ),
+    ),
+    (
+        ["environment_changed"],
+        "peak_baseline",
+        compared(
+            with_memory(backward_peak_bytes=11 * GIB), entry=recorded(environment={"driver": "1.1"})
+        ),
+        (
+            "1.100 times the baseline; driver 1.1 → 1.2, device none → Card, python none → 3.12.1, "
+            "torch none → 2.11.0"
+        ),
+    ),
+    (
+        [],
+        "peak_baseline",
+        compared(with_memory(backward_peak_bytes=11 * GIB)),
+        "1.100 times the baseline",
+    ),
+]
+"""Of checks that are made against a baseline: what kept one from being judged, then the ratio,
+then what goes with it."""
 
 
 @pytest.mark.parametrize(
@@ -217,19 +394,38 @@ def test_sentence_of_a_finding(kind: str, name: str, judged: Case, says: str) ->
     assert words.sentence(found, judged) == says
 
 
+@pytest.mark.parametrize(
+    ("kinds", "name", "judged", "says"), WITH_RATIO, ids=["-".join(row[0]) for row in WITH_RATIO]
+)
+def test_sentence_of_a_check_with_a_ratio(
+    kinds: list[str], name: str, judged: Case, says: str
+) -> None:
+    found = check(pinned(judged), name)
+    assert [one.kind for one in found.findings] == kinds
+    assert words.sentence(found, judged) == says
+
+
+def test_sentence_of_a_required_check_without_a_ratio() -> None:
+    judged = case(MEASUREMENT, claim(require=REQUIRED))
+    assert words.sentence(check(judged, "gpu_time"), judged) == (
+        "required; no baseline; --vramfit-update-missing records one"
+    )
+
+
 def kinds_in_source() -> set[str]:
-    """Every kind that the verdict's source names: in ``Finding(kind=...)``, in
-    ``_unchecked(name, kind)`` and in the loop ``for kind in (...)``.
+    """Every kind that the source names: in ``Finding(kind=...)``, in the loop ``for kind in (...)``
+    and where ``kind`` is assigned.
     """
     places: list[ast.expr] = []
-    for file in Path(verdict.__file__).parent.glob("*.py"):
+    for file in (*Path(verdict.__file__).parent.glob("*.py"), Path(gate.__file__)):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.For) and ast.unparse(node.target) == "kind":
                 places.append(node.iter)
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "kind":
+                places.append(node.value)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
+                assert not node.args
                 places += [one.value for one in node.keywords if one.arg == "kind"]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "_unchecked":
-                places += node.args[1:]
     return {
         node.value
         for place in places
@@ -239,7 +435,8 @@ def kinds_in_source() -> set[str]:
 
 
 def test_every_finding_of_the_verdict_has_its_sentence_here() -> None:
-    assert kinds_in_source() == {row[0] for row in FINDINGS}
+    with_ratio = {kind for kinds, *_ in WITH_RATIO for kind in kinds}
+    assert kinds_in_source() == {row[0] for row in FINDINGS} | with_ratio
 
 
 def test_several_findings_are_one_sentence() -> None:
@@ -337,6 +534,14 @@ def test_several_findings_are_one_sentence() -> None:
             id="too slow",
         ),
         pytest.param("gpu_time", case(), "", None, id="unchecked"),
+        pytest.param("step_time", compared(), "250.00 ms of 312.50 ms", None, id="step time"),
+        pytest.param("gpu_time", compared(), "225.00 ms of 236.25 ms", None, id="GPU time"),
+        pytest.param(
+            "gpu_time", compared(NOISY), "236.25 ms of 236.25 ms", None, id="GPU time in doubt"
+        ),
+        pytest.param(
+            "peak_baseline", compared(), "10,240.0 MiB of 10,342.4 MiB", None, id="peak baseline"
+        ),
     ],
 )
 def test_figure_and_sentence_of_a_check(
