@@ -138,13 +138,16 @@ class Gate:
 
     def _reference(self, nodeid: str, claim: Claim, measurement: Measurement) -> Reference:
         """The baseline of this case, or why it is not compared with one."""
-        match = self.baselines and self.baselines.find(
-            device=measurement.device.name,
-            engine=self.engine,
-            nodeid=nodeid,
-            digest=claim.spec.digest,
-        )
-        if self.update == "all" or (self.update == "missing" and not match):
+        match = None
+        if self.baselines is not None:
+            match = self.baselines.find(
+                device=measurement.device.name,
+                engine=self.engine,
+                nodeid=nodeid,
+                digest=claim.spec.digest,
+            )
+        own = match is not None and not match.renamed
+        if self.update == "all" or (self.update == "missing" and not own):
             return Reference(without=Finding(kind="recorded"))
         return Reference(entry=match.entry, renamed=match.renamed) if match else Reference()
 

@@ -138,6 +138,9 @@ def read(config: pytest.Config) -> Settings:
     engine = _engine(config)
     card, card_option = _card(config, engine)
     update, against = _update(config), _against(config)
+    if engine is None and (update or against):
+        option = f"--vramfit-{_UPDATES[update]}" if update else "--vramfit-against"
+        raise pytest.UsageError(f"{option} measures, so it needs --gpu or --vramfit=cpu")
     if update and against:
         raise pytest.UsageError(
             f"--vramfit-{_UPDATES[update]} and --vramfit-against contradict each other: what is "

@@ -40,17 +40,18 @@ _FINDINGS = {
     "config_changed": "the config changed since the baseline: {changes}",
     "no_gpu": "no GPU time under the cpu engine",
     "no_gpu_time": "no GPU time: the profiler saw no kernel (is CUPTI there?)",
-    "no_gpu_time_before": "the baseline has no GPU time",
+    "no_gpu_time_before": "{reference} has no GPU time",
     "not_in_turn": "it could not be measured again, in turn with the other environment",
     "other_out_of_memory": "out of memory in the other environment",
     "too_noisy": "too noisy to tell",
     "host_loaded": "other processes took {0} of the CPU",
     "throttled": "the clocks were held down: {all}",
     "required": "required",
+    "not_asked": "nothing in the marker asks for it",
     "renamed": "baseline of {0}, which trains the same",
-    "other_gpu": "the baseline is of another GPU of this model",
-    "improved": "better than the baseline, which --vramfit-update refreshes",
-    "host_side": "on the host's side: GPU time is {0} of the baseline's",
+    "other_gpu": "{reference} is of another GPU of this model",
+    "improved": "better than {reference}{refresh}",
+    "host_side": "on the host's side: GPU time is {0} times that of {reference}",
     "kernels": "kernels {0} → {1}",
     "sm_clock": "SM clock {0} MHz",
     "environment_changed": "{changes}",
@@ -131,7 +132,7 @@ def sentence(check: Check, case: Case) -> str:
         # what kept it from being judged comes first
         required = any(one.kind == "required" for one in check.findings)
         reasons = 2 if required else int(check.status == "unchecked")
-        return "; ".join([*found[:reasons], ratio(check), *found[reasons:]])
+        return "; ".join([*found[:reasons], _ratio(check, case), *found[reasons:]])
     if found:
         return "; ".join(found)
     value, limit = check.value, check.limit
@@ -146,12 +147,18 @@ def sentence(check: Check, case: Case) -> str:
     return f"{value / limit:.2f} times the limit" if too_slow else ""
 
 
-def ratio(check: Check) -> str:
+def _ratio(check: Check, case: Case) -> str:
     """``1.061 times the baseline (1.059 to 1.063)``."""
+    times = f"{check.ratio:.3f} times {_reference(case)}"
     if check.interval is None:
-        return f"{check.ratio:.3f} times the baseline"
+        return times
     low, high = check.interval
-    return f"{check.ratio:.3f} times the baseline ({low:.3f} to {high:.3f})"
+    return f"{times} ({low:.3f} to {high:.3f})"
+
+
+def _reference(case: Case) -> str:
+    """What the case was compared with."""
+    return "the other environment" if case.in_turn else "the baseline"
 
 
 def _peak(value: int, limit: int, case: Case) -> str:
@@ -174,6 +181,8 @@ def _finding(finding: Finding, case: Case) -> str:
         others=" and ".join(names[1:]) or "nothing",
         headroom=headroom,
         changes=_changes(names),
+        reference=_reference(case),
+        refresh="" if case.in_turn else ", which --vramfit-update refreshes",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.spec import CHECKS, Claim
 
@@ -77,8 +76,8 @@ class Case:
     checks: tuple[Check, ...]
     more: tuple[Measurement, ...] = ()
     """Of the same case, taken because the first left a time in doubt."""
-    before: Entry | None = None
-    """What it was compared with."""
+    in_turn: bool = False
+    """Whether it was compared with the same case in another environment, not with a baseline."""
     throttled: tuple[str, ...] = ()
     """Why the GPU's clocks were held down from outside while it was measured."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -103,6 +104,8 @@ def judge(
             *_regressions(nodeid, engine, claim, (measurement, *more), reference),
         ]
     checks += [_unchecked(name, Finding(kind="not_built")) for name in _NOT_BUILT]
+    not_made = claim.limits.require - {check.name for check in checks}
+    checks += [_unchecked(name, Finding(kind="not_asked")) for name in sorted(not_made)]
     checks = [_required(check, claim.limits.require) for check in checks]
     return Case(
         nodeid=nodeid,
@@ -112,7 +115,7 @@ def judge(
         measurement=measurement,
         checks=tuple(checks),
         more=more,
-        before=reference.entry,
+        in_turn=reference.in_turn,
         throttled=throttled(
             [Process.of(one) for one in (measurement, *more)],
             [one.conditions for one in (measurement, *more) if one.conditions],
@@ -176,7 +179,7 @@ def _can_be_decided(check: Check) -> bool:
         return False
     assert check.interval is not None
     limit = check.limit / check.value * check.ratio
-    low, high = (check.ratio * (end / check.ratio) ** _NARROWER for end in check.interval)
+    low, high = (check.ratio * math.pow(end / check.ratio, _NARROWER) for end in check.interval)
     return high <= limit or low > limit
 
 

@@ -170,9 +170,9 @@ class _Seen:
 
 
 def _host_share(entry: Entry) -> float:
-    """The part of the step in which the GPU does not work; where nothing is known, a half."""
+    """The part of the step in which the GPU does not work; where nothing is known, a quarter."""
     gpu_ns = entry.median_gpu_ns
-    return 0.5 if gpu_ns is None else max(0.0, 1 - gpu_ns / entry.median_step_ns)
+    return 0.25 if gpu_ns is None else max(0.0, 1 - gpu_ns / entry.median_step_ns)
 
 
 def throttled(processes: Sequence[Process], conditions: Sequence[Conditions]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ def test_attributes(vramfit):
     assert vramfit.tokens_per_second == pytest.approx(16 * 2 * 3 / (vramfit.step_ns / 1e9))
     assert vramfit.seconds_per_10k_tokens == pytest.approx(1e4 / vramfit.tokens_per_second)
     assert {check.name: check.status for check in vramfit.checks}["no_oom"] == "pass"
-    assert {"device", "driver", "python", "torch", "transformers"} <= set(vramfit.environment)
+    assert {"device", "os", "python", "torch", "transformers"} <= set(vramfit.environment)
 
 @pytest.mark.fits_vram(**TINY)
 def test_not_measured_is_none(vramfit):

@@ -101,7 +101,9 @@ def test_failure_text(ran: Ran) -> None:
         r"  pass  no OOM",
         r"  pass  trained            4 of 4 steps applied",
         r"  pass  steady             no growth",
-        r"  --    unchecked          resident, step time, GPU time, peak baseline: not built yet",
+        r"  --    unchecked          step time, peak baseline: no baseline; .+ records one",
+        r"  --    unchecked          GPU time: no GPU time under the cpu engine",
+        r"  --    unchecked          resident: not built yet",
         rf"  peaks                    load {peak}, forward {peak}, backward {peak}, {last}",
     ]
     assert len(lines) == len(patterns)
@@ -152,7 +154,12 @@ def test_summary_counts_unchecked_checks(ran: Ran) -> None:
     """Of seven cases that were measured, four checks each; and one case has one timed step."""
     counts = [line for line in ran.summary if " unchecked (" in line]
     assert counts == [
-        "28 checks unchecked (not built yet): resident, step_time, gpu_time, peak_baseline",
+        (
+            "14 checks unchecked (no baseline; --vramfit-update-missing records one): step_time, "
+            "peak_baseline"
+        ),
+        "7 checks unchecked (no GPU time under the cpu engine): gpu_time",
+        "7 checks unchecked (not built yet): resident",
         "1 check unchecked (one timed step cannot show growth): steady",
     ]
 

@@ -104,7 +104,7 @@ def test_all_rows_are_there(document: dict[str, Any]) -> None:
 
 def test_head(document: dict[str, Any]) -> None:
     assert document["schema"] == "pytest-vramfit/results/1"
-    assert {"device", "driver", "python", "torch"} <= set(document["environment"])
+    assert {"device", "os", "python", "torch"} <= set(document["environment"])
 
 
 def test_measured_row(rows: dict[str, dict[str, Any]]) -> None:

@@ -176,10 +176,6 @@ fits_vram(model="tiny", card="RTX 5070 Ti")
     size, such as '16303MiB'
 fits_vram(model="tiny", overflow="spill")
     fits_vram: overflow='spill' asks for emulation of the driver's fallback: not built yet
-fits_vram(model="tiny", peak_ratio=1.1)
-    fits_vram: peak_ratio=1.1 asks for baselines: not built yet
-fits_vram(model="tiny", require=["gpu_time"])
-    fits_vram: require=['gpu_time'] asks for required checks: not built yet
 fits_vram(model="tiny", phases=["train", "eval"])
     fits_vram: phases=['train', 'eval'] asks for phases other than train: not built yet
 fits_vram(config="train.yaml")

@@ -17,6 +17,12 @@ EMULATION = (
     "own memory is judged by"
 )
 WORKERS = "--gpu with several xdist workers is not built yet: they would share the GPU; use -n 1"
+CHECKS = (
+    "must be a list of 'no_oom', 'peak_within_vram', 'resident', 'headroom', 'trained', "
+    "'max_step', 'step_time', 'gpu_time', 'steady' or 'peak_baseline' (did you mean 'gpu_time'?)"
+)
+FILE = "test_one_sentence.py"
+NO_FOLDER = "is a file, not a folder"
 WRONG = {
     "--vramfit-card=16GB": f"--vramfit-card=16GB {CARD}",
     "-o vramfit_card=16GB": f"vramfit_card=16GB {CARD}",
@@ -31,15 +37,22 @@ WRONG = {
     "--gpu -d --tx 2*popen": WORKERS,
     "--vramfit=estimate": "--vramfit=estimate is not built yet; gpu, cpu and off are",
     "--vramfit=auto": "--vramfit=auto is not built yet; gpu, cpu and off are",
-    "--vramfit-baselines=there": "--vramfit-baselines is not built yet",
-    "-o vramfit_baselines=there": "vramfit_baselines is not built yet",
-    "--vramfit-require=gpu_time": "--vramfit-require is not built yet",
-    "-o vramfit_require=gpu_time": "vramfit_require is not built yet",
+    f"--vramfit=cpu --vramfit-baselines={FILE}": f"--vramfit-baselines={FILE} {NO_FOLDER}",
+    f"--vramfit=cpu -o vramfit_baselines={FILE}": f"vramfit_baselines={FILE} {NO_FOLDER}",
+    "--vramfit-require=gpu_tim": f"--vramfit-require=gpu_tim {CHECKS}",
+    "-o vramfit_require=gpu_tim": f"vramfit_require=gpu_tim {CHECKS}",
     "--vramfit-report=r.html": "--vramfit-report is not built yet",
     "-o vramfit_report=r.html": "vramfit_report is not built yet",
-    "--vramfit-update": "--vramfit-update is not built yet",
-    "--vramfit-update-missing": "--vramfit-update-missing is not built yet",
-    "--vramfit-against=python": "--vramfit-against is not built yet",
+    "--vramfit-update": "--vramfit-update measures, so it needs --gpu or --vramfit=cpu",
+    "--vramfit-against=python3": "--vramfit-against measures, so it needs --gpu or --vramfit=cpu",
+    "--vramfit=cpu --vramfit-update --vramfit-update-missing": "--vramfit-update records what "
+    "--vramfit-update-missing would, too",
+    "--vramfit=cpu --vramfit-update --vramfit-against=python3": "--vramfit-update and "
+    "--vramfit-against contradict each other: what is compared in one run is not recorded",
+    "--vramfit=cpu --vramfit-against=./nothing": "--vramfit-against=./nothing must be a Python "
+    "interpreter that can be run",
+    "--vramfit=cpu --vramfit-against=": "--vramfit-against= must be a Python interpreter that can "
+    "be run",
     "--vramfit-json=.": "--vramfit-json=. is a folder or a device, not a file",
     "-o vramfit_json=.": "vramfit_json=. is a folder or a device, not a file",
     "--vramfit-json=": "--vramfit-json= is a folder or a device, not a file",

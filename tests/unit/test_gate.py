@@ -467,6 +467,14 @@ def test_ratios_of_two_cases_measure_both_once_more_in_turn() -> None:
     assert seen == pytest.approx({"step_time": 3.0, "gpu_time": 1.25, "peak_baseline": 1.0})
 
 
+def test_ratios_are_those_of_pairs() -> None:
+    """Both slowed down by half from one turn to the next, and the ratio is as sure as ever."""
+    changed, own = case(timed(gpu=1.2), OTHER), case()
+    worker = Worker(timed(gpu=1.5), timed(gpu=1.8))
+    interval = gate_of(worker).ratios(changed, own, lambda _: None)["gpu_time"].interval
+    assert interval == pytest.approx((1.2, 1.2), rel=0.01)
+
+
 def test_ratios_are_there_where_the_limits_switch_the_checks_off() -> None:
     """Nothing is judged by them."""
     off = {"step_ratio": None, "gpu_ratio": None, "peak_ratio": None}

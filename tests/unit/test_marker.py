@@ -237,6 +237,20 @@ def test_default_asked_for_in_an_inner_layer_undoes_an_outer_one() -> None:
     assert claim.limits == Limits()
 
 
+def test_ratio_of_none_switches_a_check_off_and_is_no_default() -> None:
+    claim = read(
+        {"model": "tiny", "step_ratio": 2, "gpu_ratio": 1.5, "require": ["steady"]},
+        {"gpu_ratio": None, "peak_ratio": 1, "require": ["gpu_time", "resident"]},
+    )
+    assert claim.limits == Limits(
+        step_ratio=2.0,
+        gpu_ratio=None,
+        peak_ratio=1.0,
+        require=frozenset({"gpu_time", "resident"}),
+    )
+    assert read({"model": "tiny"}, {"require": ["steady"]}, {"require": None}).limits == Limits()
+
+
 def test_alpha_follows_the_rank_of_an_inner_layer() -> None:
     assert read({"model": "tiny", "rank": 8}, {"rank": 32}).spec.alpha == 64.0
 

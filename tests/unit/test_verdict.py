@@ -718,6 +718,14 @@ def test_clocks_held_down_from_outside_are_kept_with_the_case(
     assert case(seen).throttled == reasons
 
 
+def test_clocks_held_down_in_a_later_process_count_too() -> None:
+    """As a part of the time of all, here 2.6 s of each."""
+    for held_ms, reasons in ((30, ()), (60, ("power brake",))):
+        hot = timed(conditions=Conditions(throttled_ns={"power brake": held_ms * MS}))
+        judged = judge("a.py::b", "gpu", claim(), MEASUREMENT, more=(hot,))
+        assert judged.throttled == reasons
+
+
 @pytest.mark.parametrize("seen", [RAN_OUT, replace(MEASUREMENT, conditions=None)])
 def test_case_without_conditions_was_not_held_down(seen: Measurement) -> None:
     assert case(seen).throttled == ()
