@@ -98,6 +98,12 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
             "targets": merged.get("targets", "all-linear"),
             "adapter_dtype": merged.get("adapter_dtype", "fp32"),
         }
+        if fields["adapter_dtype"] == precision == "fp16" and autocast:
+            raise MarkerError(
+                "fits_vram: adapter_dtype='fp16' cannot be trained with precision='fp16' and "
+                "autocast, because the gradient scaler refuses fp16 weights; use "
+                "adapter_dtype='fp32'"
+            )
     if method == "qlora":
         fields |= {
             "quant": merged.get("quant", "nf4"),

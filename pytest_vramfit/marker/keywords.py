@@ -114,9 +114,7 @@ KEYWORDS: dict[str, Keyword] = {
     ),
     "dora": Keyword(read=_FALSE_TRUE, built=_is(False), part="DoRA"),
     "rslora": Keyword(read=_FALSE_TRUE, built=_is(False), part="rsLoRA"),
-    "adapter_dtype": Keyword(
-        read=_dtype_or(), built=_is("fp32"), part="adapters in a dtype other than fp32"
-    ),
+    "adapter_dtype": Keyword(read=_dtype_or()),
     "quant": Keyword(
         read=values.choice("nf4", "fp4", "int8"),
         built=_is("nf4"),
@@ -145,8 +143,8 @@ KEYWORDS: dict[str, Keyword] = {
     ),
     "attention": Keyword(
         read=values.choice("sdpa", "eager", "flash_attention_2"),
-        built=_is("sdpa"),
-        part="attention other than sdpa",
+        built=_is("sdpa", "eager"),
+        part="flash attention",
     ),
     "liger": Keyword(read=_FALSE_TRUE, built=_is(False), part="Liger kernels"),
     "compile": Keyword(read=_FALSE_TRUE, built=_is(False), part="torch.compile"),

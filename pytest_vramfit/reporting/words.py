@@ -84,6 +84,8 @@ def _unusual(spec: TrainSpec) -> list[str]:
         f"base in {spec.dtype}": spec.dtype != auto,
         "no autocast": not spec.autocast and spec.precision != "fp32",
         spec.optimizer: spec.optimizer != "adamw",
+        f"{spec.attention} attention": spec.attention != "sdpa",
+        f"adapters in {spec.adapter_dtype}": spec.adapter_dtype not in {None, "fp32"},
         f"max_grad_norm {spec.max_grad_norm}": spec.max_grad_norm != 1.0,
         "checkpointing": spec.checkpointing,
         f"alpha {spec.alpha}": spec.rank is not None and spec.alpha != 2 * spec.rank,

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.spec import TrainSpec
-from pytest_vramfit.training.model import UnbuildableError
+from pytest_vramfit.training.model import DTYPES, UnbuildableError
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _PRESETS = {"attention": _ATTENTION, "qv": ("q_proj", "v_proj")}
@@ -69,7 +69,12 @@ def prepare(model: PreTrainedModel, spec: TrainSpec) -> nn.Module:
             lora_dropout=spec.dropout,
             target_modules=_asked(spec),
         ),
+        autocast_adapter_dtype=False,
     )
+    assert spec.adapter_dtype is not None
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(DTYPES[spec.adapter_dtype])
     adapted.train()
     return adapted
 

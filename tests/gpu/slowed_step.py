@@ -72,7 +72,7 @@ def main(keywords: dict[str, object]) -> None:
         for slowdown in SLOWDOWNS
     }
     plain = [with_sleep(0) for _ in range(5)]
-    asleep = [with_sleep(1.5 * median(plain) / 1e9) for _ in range(5)]
+    asleep = [with_sleep(2.5 * median(plain) / 1e9) for _ in range(5)]
     found = {"base_ns": base_ns, "trials": trials, "plain_ns": plain, "asleep_ns": asleep}
     print("SAMPLES", json.dumps(found))
 

@@ -164,6 +164,31 @@ def test_clocks_cost_little(idle):
     print(f"\nprofiling 3 steps of the 7B took at most {worst / 1e9:.2f} s")
 
 
+CHANGES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "checkpointing off": ({"checkpointing": True}, {}),
+    "eager attention": ({}, {"attention": "eager"}),
+    "one more target": (
+        {"targets": ["q_proj", "v_proj"]},
+        {"targets": ["q_proj", "v_proj", "o_proj"]},
+    ),
+    "k-bit upcast": ({"kbit_upcast": False}, {}),
+    "adapters in fp32": ({"adapter_dtype": "bf16"}, {}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_config_is_caught(measure, change):
+    """As it would be if its digest did not already tell: by the peak or by GPU time, at 1.01."""
+    sides = [
+        Entry.of("a", "gpu", read_claim([keywords], rootdir=HERE).spec, [measure(**keywords)])
+        for keywords in ({**CASES["1.5B"], **one} for one in CHANGES[change])
+    ]
+    before, now = sides
+    found = {one.name: one for one in regressions(STRICT, now, before)}
+    print(f"\n{change}: peak {found['peak_baseline'].ratio:.4f}, GPU {found['gpu_time'].ratio:.4f}")
+    assert "fail" in {found["peak_baseline"].status, found["gpu_time"].status}
+
+
 @pytest.fixture(scope="module")
 def slowed() -> dict:
     command = [sys.executable, str(HERE / "slowed_step.py"), json.dumps(CASES["1.5B"])]

@@ -150,6 +150,9 @@ fits_vram(model="tiny", method="lora", quant="nf4")
 fits_vram(model="tiny", method="full", precision="fp16", dtype="fp16")
     fits_vram: dtype='fp16' cannot be trained in full with precision='fp16' and autocast,
     because the gradient scaler refuses fp16 weights; use dtype='fp32'
+fits_vram(model="tiny", precision="fp16", adapter_dtype="fp16")
+    fits_vram: adapter_dtype='fp16' cannot be trained with precision='fp16' and autocast,
+    because the gradient scaler refuses fp16 weights; use adapter_dtype='fp32'
 fits_vram(model="tiny", precision="fp32", dtype="bf16")
     fits_vram: dtype='bf16' must be 'fp32' where precision='fp32' and nothing is cast
     automatically, or the arithmetic would be in bf16
@@ -170,7 +173,7 @@ fits_vram(model="tiny", optimizer="paged_adamw_8bit")
 fits_vram(model="tiny", checkpointing="reentrant")
     fits_vram: checkpointing='reentrant' asks for reentrant checkpointing: not built yet
 fits_vram(model="tiny", attention="flash_attention_2")
-    fits_vram: attention='flash_attention_2' asks for attention other than sdpa: not built yet
+    fits_vram: attention='flash_attention_2' asks for flash attention: not built yet
 fits_vram(model="tiny", card="RTX 5070 Ti")
     fits_vram: card='RTX 5070 Ti': a card by its name is not built yet; give its memory as a
     size, such as '16303MiB'

@@ -191,3 +191,29 @@ def test_progress_goes_through_every_stage(bench, spec_of):
 def test_the_digest_of_what_was_measured_is_that_of_what_was_asked(spec_of):
     spec = spec_of()
     assert replace(spec, model="another name").digest == spec.digest
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.parametrize(("adapter_dtype", "size"), [("fp32", 4), ("bf16", 2)])
+def test_adapters_are_kept_in_their_dtype(bench, spec_of, method, adapter_dtype, size):
+    """And in steady state nothing else depends on it: weights and Adam's two states do."""
+    spec = spec_of(method=method, rank=64, adapter_dtype=adapter_dtype)
+    result = measured(bench, spec)
+    names = {"fp32": "float32", "bf16": "bfloat16"}
+    assert set(result.evidence.trainable_dtypes) == {names[adapter_dtype]}
+    assert result.evidence.unmoved == ()
+    wider = measured(bench, replace(spec, adapter_dtype="fp32"))
+    saved = (
+        wider.memory.allocated_after_step_bytes[-1] - result.memory.allocated_after_step_bytes[-1]
+    )
+    assert saved == 3 * (4 - size) * result.evidence.trainable_parameters
+
+
+def test_eager_attention_keeps_its_scores(bench, spec_of):
+    """A matrix of seq x seq for each head, which sdpa does not keep for backward."""
+    eager, sdpa = (
+        measured(bench, spec_of(method="lora", seq=256, attention=one)).memory
+        for one in ("eager", "sdpa")
+    )
+    scores = 4 * 256 * 256 * 2
+    assert eager.forward_peak_bytes - sdpa.forward_peak_bytes > 2 * scores
