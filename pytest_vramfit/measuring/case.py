@@ -44,11 +44,18 @@ class Report(Protocol):
 class CaseRun:
     """The state of one case while it runs. :meth:`measure` is all there is to call."""
 
-    def __init__(self, request: Request, bench: Bench, report: Report) -> None:
+    def __init__(
+        self,
+        request: Request,
+        bench: Bench,
+        report: Report,
+        most_profiled: int = MOST_PROFILED_STEPS,
+    ) -> None:
         self._spec = request.spec
         self._schedule = request.schedule
         self._bench = bench
         self._report = report
+        self._profiled_steps = min(most_profiled, request.schedule.steps)
         self._stages_ns: dict[str, int] = {}
         self._step_number = 0
         self._step_begin_ns = 0
@@ -121,9 +128,8 @@ class CaseRun:
         )
         with self._stage("proof", 1):
             evidence = proof.evidence()
-        profiled = self._profiled_steps
-        with self._stage("profiled", profiled):
-            self._gpu = self._profile(step, profiled)
+        with self._stage("profiled", self._profiled_steps):
+            self._gpu = self._profile(step, self._profiled_steps)
         self._conditions = watch.conditions()
         return memory, evidence
 
@@ -158,7 +164,7 @@ class CaseRun:
         return peaks, allocated, reserved
 
     def _profile(self, step: Step, steps: int) -> GpuTime | None:
-        """The GPU time of some more steps; None where the first has none."""
+        """The GPU time of some more steps; None where there is none."""
         seen: list[tuple[int, int]] = []
         for done in range(steps):
             self._begin_step("profiled", done, steps)
@@ -166,14 +172,12 @@ class CaseRun:
             if work is None:
                 return None
             seen.append(work)
+        if not seen:
+            return None
         return GpuTime(
             busy_ns=tuple(busy_ns for busy_ns, _ in seen),
             kernels=median([kernels for _, kernels in seen]),
         )
-
-    @property
-    def _profiled_steps(self) -> int:
-        return min(MOST_PROFILED_STEPS, self._schedule.steps)
 
     def _begin_step(self, stage: str, done: int, of: int) -> None:
         now = time.perf_counter_ns()

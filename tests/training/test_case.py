@@ -167,7 +167,7 @@ def test_a_preset_on_fused_projections_is_refused(bench, spec_of):
 def test_stages_and_samples(bench, spec_of):
     result = measured(bench, spec_of())
     assert len(result.step_ns) == SCHEDULE.steps
-    assert set(result.stages_ns) == {"build", "warm-up", "timed", "proof"}
+    assert set(result.stages_ns) == {"build", "warm-up", "timed", "proof", "profiled"}
     assert sum(result.step_ns) <= result.stages_ns["timed"]
     assert result.environment["torch"] == torch.__version__
 

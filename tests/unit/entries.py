@@ -17,7 +17,7 @@ SPREAD = (0.99, 1.0, 1.01)
 
 
 def process(
-    step_ms: float = 250, gpu_ms: float | None = 85, kernels: int | None = 2_000
+    step_ms: float = 250, gpu_ms: float | None = 225, kernels: int | None = 2_000
 ) -> Process:
     """Its medians are the arguments."""
     return Process(
@@ -27,7 +27,7 @@ def process(
     )
 
 
-def three(step_ms: float = 250, gpu_ms: float | None = 85) -> tuple[Process, ...]:
+def three(step_ms: float = 250, gpu_ms: float | None = 225) -> tuple[Process, ...]:
     """The middle one's medians are the arguments."""
     return tuple(
         process(step_ms * one, gpu_ms and gpu_ms + 0.01 * index)

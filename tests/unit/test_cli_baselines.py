@@ -74,10 +74,10 @@ def test_show_lists_every_entry_in_order(capsys: Capsys) -> None:
         entry("a.py::b", device=T4, peak_allocated_bytes=3 * GIB, processes=three(gpu_ms=None)),
     )
     assert lines(capsys, "show") == [
-        "device       test                      engine  peak      step    GPU time  processes  driver  torch",  # noqa: E501
-        "NVIDIA H200  a.py::b                   cpu     10.0 GiB  9.4 s   --        1          --      --",  # noqa: E501
-        "NVIDIA H200  b.py::long_name[seq=512]  gpu     10.0 GiB  250 ms  85.00 ms  3          580.1   2.11.0",  # noqa: E501
-        "Tesla T4     a.py::b                   gpu     3.0 GiB   250 ms  --        3          580.1   2.11.0",  # noqa: E501
+        "device       test                      engine  peak      step    GPU time   processes  driver  torch",  # noqa: E501
+        "NVIDIA H200  a.py::b                   cpu     10.0 GiB  9.4 s   --         1          --      --",  # noqa: E501
+        "NVIDIA H200  b.py::long_name[seq=512]  gpu     10.0 GiB  250 ms  225.00 ms  3          580.1   2.11.0",  # noqa: E501
+        "Tesla T4     a.py::b                   gpu     3.0 GiB   250 ms  --         3          580.1   2.11.0",  # noqa: E501
     ]
 
 
@@ -285,7 +285,7 @@ def test_accept_takes_a_row_of_three_processes(capsys: Capsys) -> None:
     accepted, wrote = lines(capsys, "accept", "r.json")
     assert accepted == (
         "accepted test_a.py::test_b (gpu, NVIDIA H200): "
-        "peak 9.0 GiB, step 250 ms, GPU time 85.00 ms of 3 processes (new)"
+        "peak 9.0 GiB, step 250 ms, GPU time 225.00 ms of 3 processes (new)"
     )
     assert wrote == f"wrote {FILE}"
     assert Store(KEPT).entries == [entry(processes=(A, B, C), peak_allocated_bytes=9 * GIB)]

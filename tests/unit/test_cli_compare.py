@@ -27,14 +27,14 @@ a.py::longer
   --    not compared    rank None → 8, seq 512 → 1024
 a.py::noisy
   pass  peak        10,240.0 MiB → 10,240.0 MiB     1.000
-  pass  GPU time    85.00 ms → 85.00 ms             1.000 (0.998 to 1.002)
-  --    step time   250.00 ms → 325.00 ms           1.300 (1.152 to 1.466)  at most 1.25; too noisy: more processes would decide it; GPU time 1.000: it is the host
+  pass  GPU time    225.00 ms → 225.00 ms           1.000 (0.998 to 1.002)
+  --    step time   250.00 ms → 325.00 ms           1.300 (1.098 to 1.539)  at most 1.25; too noisy: more processes would decide it; GPU time 1.000: it is the host
 a.py::out
   FAIL  outcome     fits → oom
 a.py::slow
   FAIL  peak        10,240.0 MiB → 11,264.0 MiB     1.100                   at most 1.01
-  FAIL  GPU time    85.00 ms → 93.00 ms             1.094 (1.092 to 1.097)  at most 1.05
-  pass  step time   250.00 ms → 250.00 ms           1.000 (0.886 to 1.128)
+  FAIL  GPU time    225.00 ms → 246.00 ms           1.093 (1.091 to 1.096)  at most 1.05
+  pass  step time   250.00 ms → 250.00 ms           1.000 (0.926 to 1.080)
 
 only in old.json: a.py::gone (gpu, NVIDIA H200)
 only in new.json: a.py::new (cpu, NVIDIA H200)
@@ -82,7 +82,7 @@ def test_everything_that_may_be_said(capsys: Capsys) -> None:
     names = ("slow", "noisy", "longer", "gone", "out")
     old(*(row(f"a.py::{name}", processes=three()) for name in names), CRASHED)
     new(
-        row("a.py::slow", peak=11 * GIB, processes=(process(250, 93),), outcome="slower"),
+        row("a.py::slow", peak=11 * GIB, processes=(process(250, 246),), outcome="slower"),
         row("a.py::noisy", processes=(process(325),)),
         row("a.py::longer", seq=1024, spec={"model": "Small", "seq": 1024, "rank": 8}),
         row("a.py::new", engine="cpu"),
@@ -105,8 +105,8 @@ def test_same_figures_hold(capsys: Capsys) -> None:
         "NVIDIA H200, gpu",
         "test_a.py::test_b",
         "  pass  peak        10,240.0 MiB → 10,240.0 MiB     1.000",
-        "  pass  GPU time    85.00 ms → 85.00 ms             1.000 (0.998 to 1.002)",
-        "  pass  step time   250.00 ms → 250.00 ms           1.000 (0.886 to 1.128)",
+        "  pass  GPU time    225.00 ms → 225.00 ms           1.000 (0.998 to 1.002)",
+        "  pass  step time   250.00 ms → 250.00 ms           1.000 (0.926 to 1.080)",
         "",
         "1 case in both: 1 passed",
     ]
@@ -116,7 +116,7 @@ def test_same_figures_hold(capsys: Capsys) -> None:
     ("changed", "option"),
     [
         ({"processes": (process(500),)}, "--step-ratio"),
-        ({"processes": (process(250, 95),)}, "--gpu-ratio"),
+        ({"processes": (process(250, 245),)}, "--gpu-ratio"),
         ({"peak": 11 * GIB}, "--peak-ratio"),
     ],
 )
@@ -162,7 +162,7 @@ def test_time_that_is_too_noisy_does_not_fail(capsys: Capsys) -> None:
 def test_slow_time_under_held_down_clocks_does_not_fail(capsys: Capsys) -> None:
     old()
     held = {"throttled_ns": {"hardware thermal": 10**9}, "others_cpu_share": None}
-    new(row(processes=(process(500, 170),), conditions=held))
+    new(row(processes=(process(500, 450),), conditions=held))
     assert compare() == 0
     text = capsys.readouterr().out
     assert text.count("the GPU's clocks were held down from outside: hardware thermal") == 2
@@ -257,7 +257,7 @@ def test_devices_are_apart(capsys: Capsys) -> None:
 @pytest.mark.parametrize("path", ["kept", "kept/nvidia-h200.json", "./kept/"])
 def test_baselines_may_be_either_side(path: str, capsys: Capsys) -> None:
     Store(Path("kept")).put([entry()])
-    new(row(processes=(process(250, 95),)))
+    new(row(processes=(process(250, 245),)))
     assert main(["compare", path, "new.json"]) == 1
     assert main(["compare", "new.json", path]) == 0
     assert "improved" not in (text := capsys.readouterr().out)
@@ -266,7 +266,7 @@ def test_baselines_may_be_either_side(path: str, capsys: Capsys) -> None:
 
 def test_json_has_every_figure(capsys: Capsys) -> None:
     old(row("a", processes=three()), row("gone"))
-    new(row("a", processes=(process(250, 170),), peak=9 * GIB), row("new"), driver="590.2")
+    new(row("a", processes=(process(500, 450),), peak=9 * GIB), row("new"), driver="590.2")
     answer = as_json(capsys, "--step-ratio", "none")
     assert {key: answer[key] for key in ("old", "new", "limits", "environment")} == {
         "old": "old.json",
@@ -288,7 +288,7 @@ def test_json_has_every_figure(capsys: Capsys) -> None:
     }
     assert (peak["name"], peak["old"], peak["new"]) == ("peak_baseline", 10 * GIB, 9 * GIB)
     assert (gpu["name"], gpu["status"]) == ("gpu_time", "fail")
-    assert (gpu["old"], gpu["new"], gpu["unit"]) == (85_000_000, 170_000_000, "ns")
+    assert (gpu["old"], gpu["new"], gpu["unit"]) == (225_000_000, 450_000_000, "ns")
     assert gpu["ratio"] == pytest.approx(2)
     low, high = gpu["interval"]
     assert low < 2 < high
