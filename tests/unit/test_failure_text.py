@@ -66,7 +66,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 16.0 GiB, on Car
 
 REGRESSED = """\
 fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
-  FAIL  step time          500.00 ms of 312.50 ms             2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.050 of the baseline's; driver 1.2 → 1.3
+  FAIL  step time          500.00 ms of 312.50 ms             2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.050 times that of the baseline; driver 1.2 → 1.3
   FAIL  peak baseline      11,264.0 MiB of 10,342.4 MiB       1.100 times the baseline; driver 1.2 → 1.3
   pass  no OOM
   pass  peak within VRAM   11.5 GiB of 23.0 GiB               50 % of the card, 512 MiB of it outside the allocator

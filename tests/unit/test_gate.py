@@ -27,7 +27,7 @@ from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Schedule
-from pytest_vramfit.verdict import Case, in_doubt
+from pytest_vramfit.verdict import Case, Check, in_doubt, regressions
 
 HALF = claim(headroom=Headroom(share=0.5))
 """Of 23 usable GiB 11.5 may be had, half a GiB of it outside the allocator: 11 for the allocator,
@@ -139,6 +139,20 @@ def statuses(judged: Case | NotMeasured) -> list[str]:
     return [check(judged, name).status for name in AGAINST_A_BASELINE]
 
 
+def checks_against(judged: Case, before: Entry) -> list[Check]:
+    """What the checks of this case must say if it was compared with this entry."""
+    seen = judged.measurements
+    now = Entry.of(judged.nodeid, judged.engine, judged.claim.spec, seen)
+    conditions = [one.conditions for one in seen if one.conditions]
+    limits = judged.claim.limits
+    return [*regressions(limits, now, before, conditions, in_turn=judged.in_turn)]
+
+
+def made(judged: Case) -> list[Check]:
+    """The checks against a baseline."""
+    return [check(judged, name) for name in AGAINST_A_BASELINE]
+
+
 def reasons(judged: Case | NotMeasured) -> set[str]:
     """Why the checks against a baseline are all unchecked."""
     assert statuses(judged) == ["unchecked"] * 3
@@ -151,7 +165,8 @@ def test_case_is_compared_with_its_baseline(store: Store) -> None:
     judged = measure(worker, claim(), baselines=store)
     assert isinstance(judged, Case)
     assert statuses(judged) == ["pass"] * 3
-    assert judged.before == recorded()
+    assert made(judged) == checks_against(judged, recorded())
+    assert not judged.in_turn
     assert kinds_of(worker.log) == ["run"]
 
 
@@ -265,6 +280,17 @@ def test_failure_that_is_not_confirmed_is_none(seen: Measurement, store: Store) 
     assert kinds_of(worker.log) == ["run", "renew", "run"]
 
 
+def test_clocks_held_down_in_any_of_the_processes_are_kept_with_the_case(store: Store) -> None:
+    """So that ``baselines accept`` refuses it; where the first is hot, more decide nothing."""
+    calm = timed(gpu=1.025)
+    hot = replace(calm, conditions=Conditions(throttled_ns={"hardware thermal": 10**9}))
+    for processes in ((hot,), (calm, hot), (calm, calm)):
+        judged = measure(Worker(*processes), claim(), baselines=store)
+        assert isinstance(judged, Case)
+        assert judged.measurements == processes
+        assert judged.throttled == (("hardware thermal",) if hot in processes else ())
+
+
 @pytest.mark.parametrize("second", [CRASHED, RAN_OUT], ids=["crashed", "oom"])
 def test_failure_stays_where_it_cannot_be_confirmed(second: Reply, store: Store) -> None:
     judged = measure(Worker(timed(step=2), second), claim(), baselines=store)
@@ -315,6 +341,30 @@ def test_updating_missing_baselines_records_where_there_is_none(tmp_path: Path) 
     assert kinds_of(worker.log) == ["run"]
 
 
+@pytest.mark.parametrize(
+    "seen", [MEASUREMENT, timed(step=9, gpu=9)], ids=["the same figures", "worse"]
+)
+def test_updating_missing_baselines_records_where_one_is_only_under_another_name(
+    seen: Measurement, tmp_path: Path
+) -> None:
+    """Else a test that was renamed would never get its own."""
+    baselines = Store(tmp_path)
+    baselines.put([recorded(nodeid="test_a.py::test_old")])
+    worker = Worker(seen)
+    judged = measure(worker, claim(), baselines=baselines, update="missing")
+    assert reasons(judged) == {"recorded"}
+    assert kinds_of(worker.log) == ["run"]
+
+
+def test_updating_missing_baselines_compares_with_its_own_rather_than_another_name_s(
+    store: Store,
+) -> None:
+    store.put([recorded(timed(step=9), nodeid="test_a.py::test_old")])
+    judged = measure(Worker(MEASUREMENT), claim(), baselines=store, update="missing")
+    assert isinstance(judged, Case)
+    assert made(judged) == checks_against(judged, recorded())
+
+
 def test_case_that_is_measured_alone_is_compared_with_nothing_and_needs_nothing(
     store: Store,
 ) -> None:
@@ -326,7 +376,7 @@ def test_case_that_is_measured_alone_is_compared_with_nothing_and_needs_nothing(
     assert isinstance(judged, Case)
     assert {one.name for one in judged.checks}.isdisjoint(AGAINST_A_BASELINE)
     assert [one.name for one in judged.checks if one.status == "fail"] == ["max_step"]
-    assert judged.before is None
+    assert not judged.in_turn
     assert kinds_of(worker.log) == ["run"]
 
 
@@ -359,7 +409,9 @@ def test_both_environments_are_measured_twice_in_turn() -> None:
     assert isinstance(judged, Case)
     assert order == ["here run", "there run"] * 2
     assert judged.measurements == (timed(step=1.5), timed(step=3))
-    assert judged.before == Entry.of("test_a.py::test_b", "gpu", SPEC, [timed(), timed(step=2)])
+    assert judged.in_turn
+    there = Entry.of("test_a.py::test_b", "gpu", SPEC, [timed(), timed(step=2)])
+    assert made(judged) == checks_against(judged, there)
 
 
 def test_ratio_to_the_other_environment_is_that_of_the_pairs() -> None:
@@ -382,6 +434,8 @@ def test_against_another_environment_nothing_is_measured_more_than_twice() -> No
 def test_against_another_environment_no_baseline_is_looked_at(store: Store) -> None:
     judged, _ = measured_against([timed(9, 9)] * 2, [timed(9, 9)] * 2, baselines=store)
     assert statuses(judged) == ["pass"] * 3
+    assert isinstance(judged, Case)
+    assert judged.in_turn
 
 
 def test_headroom_is_tried_before_the_other_environment_is_asked() -> None:
@@ -417,6 +471,7 @@ def test_out_of_memory_there_is_no_failure_here(there: list[Reply]) -> None:
     judged, order = measured_against([MEASUREMENT] * 2, there)
     assert isinstance(judged, Case)
     assert reasons(judged) == {"other_out_of_memory"}
+    assert not judged.in_turn
     assert judged.outcome == "fits"
     assert order == ["here run", "there run"] * len(there)
 
@@ -426,6 +481,7 @@ def test_second_turn_that_is_lost_here_leaves_nothing_to_compare(second: Reply) 
     judged, order = measured_against([MEASUREMENT, second], [MEASUREMENT])
     assert isinstance(judged, Case)
     assert reasons(judged) == {"not_in_turn"}
+    assert not judged.in_turn
     assert judged.measurements == (MEASUREMENT,)
     assert judged.outcome == "fits"
     assert order == ["here run", "there run", "here run"]

@@ -57,6 +57,15 @@ def test_ratio_is_that_of_the_middle_processes() -> None:
     assert seen.value == pytest.approx(300 / 200)
 
 
+@pytest.mark.parametrize(
+    ("host_share", "usual_spread"), [(0, 0.01), (0.2, 0.05), (0.25, 0.06), (0.9, 0.19), (1, 0.21)]
+)
+def test_wall_clock_varies_with_the_host_s_share_of_the_step(
+    host_share: float, usual_spread: float
+) -> None:
+    assert wall_clock(host_share).usual_spread == pytest.approx(usual_spread)
+
+
 def test_interval_of_one_process_each_without_any_spread() -> None:
     """Nothing is seen of the spread, so it is the usual one of 5 %, on both sides; Student's t for
     4 degrees of freedom is 2.78.

@@ -259,8 +259,8 @@ def test_checks_against_a_baseline_are_told_with_ratio_and_interval() -> None:
     assert step["interval"] == pytest.approx([1.8, 2.2])
     assert step["findings"] == ["host_side"]
     assert step["says"] == (
-        "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.000 of the "
-        "baseline's"
+        "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.000 times "
+        "that of the baseline"
     )
     assert (peak["value"], peak["limit"], peak["unit"]) == (10 * GIB, 10_844_792_422, "bytes")
     assert (peak["ratio"], peak["interval"], peak["findings"]) == (1.0, None, [])

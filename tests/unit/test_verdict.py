@@ -427,14 +427,19 @@ def test_without_a_baseline_its_checks_are_unchecked(reference: Reference | None
     judged = judge("a.py::b", "gpu", claim(), MEASUREMENT, reference=reference)
     no_baseline = ("unchecked", Finding(kind="no_baseline"))
     assert reasons(judged) == dict.fromkeys(AGAINST_A_BASELINE, no_baseline)
-    assert judged.before is None
+    assert not judged.in_turn
 
 
 def test_same_figures_as_the_baseline_s_fit() -> None:
     judged = compared()
     assert {one.status for one in against_a_baseline(judged)} == {"pass"}
     assert judged.outcome == "fits"
-    assert judged.before == recorded()
+    assert [(one.limit, one.ratio) for one in against_a_baseline(judged)] == [
+        (312_500_000, 1),
+        (236_250_000, 1),
+        (10_844_792_422, 1),
+    ]
+    assert not judged.in_turn
 
 
 @pytest.mark.parametrize(
@@ -478,7 +483,7 @@ def test_baseline_of_another_config_is_not_compared_but_told() -> None:
     )
     judged = compared(timed(step=9, gpu=9), entry=before)
     assert reasons(judged) == dict.fromkeys(AGAINST_A_BASELINE, ("unchecked", changed))
-    assert judged.before == before
+    assert not judged.in_turn
 
 
 def test_config_of_a_file_is_compared_value_by_value() -> None:
@@ -510,23 +515,21 @@ def test_in_turn_processes_are_compared_in_pairs() -> None:
     40 % slower.
     """
     entry = Entry.of("a.py::b", "gpu", SPEC, [timed(), timed(step=1.5, gpu=1.5)])
-    by_turn = {
-        in_turn: check(
-            judge(
-                "a.py::b",
-                "gpu",
-                claim(step_ratio=1.1),
-                timed(step=1.4, gpu=1.4),
-                more=(timed(step=2.1, gpu=2.1),),
-                reference=Reference(entry=entry, in_turn=in_turn),
-            ),
-            "step_time",
+    apart, in_turn = (
+        judge(
+            "a.py::b",
+            "gpu",
+            claim(step_ratio=1.1),
+            timed(step=1.4, gpu=1.4),
+            more=(timed(step=2.1, gpu=2.1),),
+            reference=Reference(entry=entry, in_turn=in_turn),
         )
         for in_turn in (False, True)
-    }
-    assert by_turn[True].ratio == pytest.approx(1.4)
-    assert by_turn[True].status == "fail"
-    assert by_turn[False].status == "unchecked"
+    )
+    assert (apart.in_turn, in_turn.in_turn) == (False, True)
+    assert check(in_turn, "step_time").ratio == pytest.approx(1.4)
+    assert check(in_turn, "step_time").status == "fail"
+    assert check(apart, "step_time").status == "unchecked"
 
 
 def test_more_measurements_of_the_case_count_as_processes() -> None:
@@ -623,6 +626,55 @@ def test_every_check_can_be_required() -> None:
     judged = case(RAN_OUT, claim(require=frozenset(CHECKS)))
     assert {one.status for one in judged.checks} == {"fail"}
     assert judged.outcome == "oom"
+
+
+NOT_ASKED = {
+    "step_time": claim(step_ratio=None, require=frozenset({"step_time"})),
+    "gpu_time": claim(gpu_ratio=None, require=frozenset({"gpu_time"})),
+    "peak_baseline": claim(peak_ratio=None, require=frozenset({"peak_baseline"})),
+    "max_step": claim(require=frozenset({"max_step"})),
+    "headroom": claim(require=frozenset({"headroom"})),
+}
+"""Each requires a check that nothing in the marker asks for."""
+
+
+@pytest.mark.parametrize("name", NOT_ASKED)
+@pytest.mark.parametrize(
+    "judge_it",
+    [
+        lambda asked: case(MEASUREMENT, asked),
+        lambda asked: compared(MEASUREMENT, asked),
+        lambda asked: compared(MEASUREMENT, asked, without=Finding(kind="recorded")),
+        lambda asked: case(RAN_OUT, asked),
+    ],
+    ids=["no baseline", "baseline", "recorded", "oom"],
+)
+def test_required_check_that_nothing_asks_for_fails(judge_it: Any, name: str) -> None:
+    """Whoever requires a check relies on it; the others stay as they are."""
+    asked = NOT_ASKED[name]
+    limits = replace(asked.limits, require=frozenset())
+    plain, required = judge_it(replace(asked, limits=limits)), judge_it(asked)
+    assert name not in statuses(plain)
+    findings = (Finding(kind="required"), Finding(kind="not_asked"))
+    assert required.checks == (*plain.checks, Check(name=name, status="fail", findings=findings))
+    assert required.outcome == (OUTCOMES[name] if plain.outcome == "fits" else plain.outcome)
+    assert (in_doubt(required), to_confirm(required)) == (False, False)
+
+
+def test_all_required_checks_that_nothing_asks_for_fail_in_a_fixed_order() -> None:
+    asked = claim(
+        step_ratio=None, gpu_ratio=None, peak_ratio=None, require=frozenset({*NOT_ASKED, "trained"})
+    )
+    failed = [one.name for one in case(MEASUREMENT, asked).checks if one.status == "fail"]
+    assert failed == sorted(NOT_ASKED)
+
+
+@pytest.mark.parametrize("name", NOT_ASKED)
+def test_required_check_that_is_asked_for_is_made(name: str) -> None:
+    asked = claim(
+        headroom=Headroom(share=0.1), max_step_ns=9_000 * MS, require=frozenset(NOT_ASKED)
+    )
+    assert check(compared(MEASUREMENT, asked), name).status == "pass"
 
 
 def test_undecided_check_that_is_required_keeps_its_figures() -> None:
@@ -722,8 +774,10 @@ def test_clocks_held_down_in_a_later_process_count_too() -> None:
     """As a part of the time of all, here 2.6 s of each."""
     for held_ms, reasons in ((30, ()), (60, ("power brake",))):
         hot = timed(conditions=Conditions(throttled_ns={"power brake": held_ms * MS}))
-        judged = judge("a.py::b", "gpu", claim(), MEASUREMENT, more=(hot,))
-        assert judged.throttled == reasons
+        for first, second in ((MEASUREMENT, hot), (hot, MEASUREMENT)):
+            judged = judge("a.py::b", "gpu", claim(), first, more=(second,))
+            assert judged.throttled == reasons
+        assert judge("a.py::b", "gpu", claim(), hot, more=(hot,)).throttled == ("power brake",)
 
 
 @pytest.mark.parametrize("seen", [RAN_OUT, replace(MEASUREMENT, conditions=None)])

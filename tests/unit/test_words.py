@@ -29,11 +29,12 @@ from samples import (
 )
 
 from pytest_vramfit import gate, verdict
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
-from pytest_vramfit.verdict import Case, Finding, judge
+from pytest_vramfit.verdict import Case, Check, Finding, Reference, judge
 
 TENTH = claim(card_bytes=16 * GIB, headroom=Headroom(share=0.1))
 
@@ -344,8 +345,8 @@ WITH_RATIO = [
         "step_time",
         compared(timed(step=2, gpu=1.1)),
         (
-            "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.100 of "
-            "the baseline's"
+            "2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.100 "
+            "times that of the baseline"
         ),
     ),
     (
@@ -385,6 +386,134 @@ WITH_RATIO = [
 then what goes with it."""
 
 
+def in_turn(
+    now: Measurement, before: Measurement = MEASUREMENT, asked: Claim | None = None, **entry: Any
+) -> Case:
+    """The case twice, in turn with the same in another environment."""
+    there = Entry.of("test_a.py::test_b", "gpu", SPEC, [before] * 2)
+    reference = Reference(entry=replace(there, **entry), in_turn=True)
+    return judge(
+        "test_a.py::test_b", "gpu", asked or claim(), now, more=(now,), reference=reference
+    )
+
+
+IN_TURN = [
+    (
+        [],
+        "gpu_time",
+        in_turn(MEASUREMENT),
+        "1.000 times the other environment (0.900 to 1.100)",
+    ),
+    (
+        [],
+        "peak_baseline",
+        in_turn(with_memory(backward_peak_bytes=11 * GIB)),
+        "1.100 times the other environment",
+    ),
+    (
+        ["no_gpu_time_before"],
+        "gpu_time",
+        in_turn(MEASUREMENT, replace(MEASUREMENT, gpu=None)),
+        "the other environment has no GPU time",
+    ),
+    (
+        ["too_noisy", "sm_clock"],
+        "gpu_time",
+        in_turn(NOISY),
+        (
+            "too noisy to tell; 1.050 times the other environment (0.945 to 1.155); "
+            "SM clock 1980 MHz"
+        ),
+    ),
+    (
+        ["required", "too_noisy", "sm_clock"],
+        "gpu_time",
+        in_turn(NOISY, asked=claim(require=REQUIRED)),
+        (
+            "required; too noisy to tell; 1.050 times the other environment (0.945 to 1.155); "
+            "SM clock 1980 MHz"
+        ),
+    ),
+    (
+        ["other_gpu", "improved"],
+        "step_time",
+        in_turn(
+            timed(step=0.5, gpu=0.5),
+            environment={**MEASUREMENT.environment, "gpu": "aa"},
+        ),
+        (
+            "0.500 times the other environment (0.450 to 0.550); the other environment is of "
+            "another GPU of this model; better than the other environment"
+        ),
+    ),
+    (
+        ["host_side"],
+        "step_time",
+        in_turn(timed(step=2, gpu=1.1)),
+        (
+            "2.000 times the other environment (1.800 to 2.200); on the host's side: GPU time is "
+            "1.100 times that of the other environment"
+        ),
+    ),
+    (
+        ["environment_changed"],
+        "peak_baseline",
+        in_turn(
+            with_memory(backward_peak_bytes=11 * GIB),
+            environment={**MEASUREMENT.environment, "torch": "2.10.0"},
+        ),
+        "1.100 times the other environment; torch 2.10.0 → 2.11.0",
+    ),
+]
+"""Of checks that are made against another environment: its findings that name it, and some more."""
+
+REQUIRED_WITHOUT_RATIO = [
+    (
+        ["required", "no_baseline"],
+        "gpu_time",
+        case(MEASUREMENT, claim(require=REQUIRED)),
+        "required; no baseline; --vramfit-update-missing records one",
+    ),
+    (
+        ["required", "not_built"],
+        "resident",
+        case(MEASUREMENT, claim(require=REQUIRED)),
+        "required; not built yet",
+    ),
+    (
+        ["required", "not_asked"],
+        "step_time",
+        case(MEASUREMENT, claim(step_ratio=None, require=REQUIRED)),
+        "required; nothing in the marker asks for it",
+    ),
+    (
+        ["required", "not_asked"],
+        "headroom",
+        case(MEASUREMENT, claim(require=frozenset({"headroom"}))),
+        "required; nothing in the marker asks for it",
+    ),
+    (
+        ["required", "no_gpu_time_before"],
+        "gpu_time",
+        compared(
+            MEASUREMENT,
+            claim(require=REQUIRED),
+            entry=recorded(replace(MEASUREMENT, gpu=None)),
+        ),
+        "required; the baseline has no GPU time",
+    ),
+    (
+        ["required", "no_gpu_time_before"],
+        "gpu_time",
+        in_turn(MEASUREMENT, replace(MEASUREMENT, gpu=None), claim(require=REQUIRED)),
+        "required; the other environment has no GPU time",
+    ),
+]
+
+WITHOUT_RATIO = [([kind], *rest) for kind, *rest in FINDINGS] + REQUIRED_WITHOUT_RATIO
+ALL = WITHOUT_RATIO + WITH_RATIO + IN_TURN
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "judged", "says"), FINDINGS, ids=[row[0] for row in FINDINGS]
 )
@@ -405,11 +534,46 @@ def test_sentence_of_a_check_with_a_ratio(
     assert words.sentence(found, judged) == says
 
 
-def test_sentence_of_a_required_check_without_a_ratio() -> None:
-    judged = case(MEASUREMENT, claim(require=REQUIRED))
-    assert words.sentence(check(judged, "gpu_time"), judged) == (
-        "required; no baseline; --vramfit-update-missing records one"
-    )
+@pytest.mark.parametrize(
+    ("kinds", "name", "judged", "says"), IN_TURN, ids=["-".join(row[0]) for row in IN_TURN]
+)
+def test_sentence_of_a_check_against_another_environment(
+    kinds: list[str], name: str, judged: Case, says: str
+) -> None:
+    found = check(pinned(judged), name)
+    assert [one.kind for one in found.findings] == kinds
+    assert words.sentence(found, judged) == says
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name", "judged", "says"),
+    REQUIRED_WITHOUT_RATIO,
+    ids=[row[0][-1] for row in REQUIRED_WITHOUT_RATIO],
+)
+def test_sentence_of_a_required_check_without_a_ratio(
+    kinds: list[str], name: str, judged: Case, says: str
+) -> None:
+    found = check(judged, name)
+    assert [one.kind for one in found.findings] == kinds
+    assert words.sentence(found, judged) == says
+
+
+def test_every_finding_that_names_the_reference_has_both_its_sentences_here() -> None:
+    """And no sentence about another environment speaks of a baseline."""
+    found = [(one, judged) for _, name, judged, _ in ALL for one in check(judged, name).findings]
+
+    def alone(finding: Finding, judged: Case) -> str:
+        return words.sentence(Check(name="x", status="fail", findings=(finding,)), judged)
+
+    naming = {
+        one.kind
+        for one, judged in found
+        if alone(one, replace(judged, in_turn=True)) != alone(one, replace(judged, in_turn=False))
+    }
+    assert naming == {"no_gpu_time_before", "other_gpu", "improved", "host_side"}
+    for table in (WITH_RATIO + WITHOUT_RATIO, IN_TURN):
+        assert naming <= {kind for kinds, *_ in table for kind in kinds}
+    assert not [says for *_, says in IN_TURN if "baseline" in says or "--vramfit" in says]
 
 
 def kinds_in_source() -> set[str]:
@@ -435,8 +599,7 @@ def kinds_in_source() -> set[str]:
 
 
 def test_every_finding_of_the_verdict_has_its_sentence_here() -> None:
-    with_ratio = {kind for kinds, *_ in WITH_RATIO for kind in kinds}
-    assert kinds_in_source() == {row[0] for row in FINDINGS} | with_ratio
+    assert kinds_in_source() == {kind for kinds, *_ in ALL for kind in kinds}
 
 
 def test_several_findings_are_one_sentence() -> None:
