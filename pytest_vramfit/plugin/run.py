@@ -17,11 +17,12 @@ from pytest_vramfit.plugin.options import Settings
 if TYPE_CHECKING:
     from pytest_vramfit.plugin.fixture import Vramfit
     from pytest_vramfit.reporting.results import Row
+    from pytest_vramfit.spec import Claim
     from pytest_vramfit.verdict import Case
 
 
-_claim = pytest.StashKey["Claim"]()
-_case = pytest.StashKey["Case"]()
+_claim: pytest.StashKey[Claim] = pytest.StashKey()
+_case: pytest.StashKey[Case] = pytest.StashKey()
 
 
 class Run:
