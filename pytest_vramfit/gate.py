@@ -12,6 +12,7 @@ from pytest_vramfit.measuring.client import OnProgress, Worker
 from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict import (
+    LOADED_SHARE,
     Case,
     Check,
     Finding,
@@ -203,21 +204,34 @@ class Recording:
     entry: Entry
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What came of recording."""
+
+    entries: list[Entry]
+    """Those that are complete."""
+    refused: dict[str, str]
+    """By nodeid, the outcome that kept one from being recorded."""
+    loaded: dict[str, float]
+    """By nodeid, the share of the processors that others took, where that says much about times."""
+
+
 def record(
     gate: Gate,
     recordings: Sequence[Recording],
     processes: int,
     on_case: Callable[[str], OnProgress],
-) -> tuple[list[Entry], dict[str, str]]:
+) -> Recorded:
     """Measure each case in fresh processes until it has samples of so many.
 
     The processes come one after the other, each for all cases: the libraries' imports are paid
-    once a process, and no process lies in the memory of another. Returns complete entries, and by
-    nodeid the outcome that kept one from being recorded.
+    once a process, and no process lies in the memory of another.
     """
     entries = {one.entry.nodeid: one.entry for one in recordings}
     refused: dict[str, str] = {}
-    for _ in range(processes - 1):
+    loaded: dict[str, float] = {}
+    measured = min((len(entry.processes) for entry in entries.values()), default=processes)
+    for _ in range(processes - measured):
         gate.worker.renew()
         for one in recordings:
             nodeid = one.entry.nodeid
@@ -231,4 +245,12 @@ def record(
             else:
                 seen = Entry.of(nodeid, gate.engine, one.claim.spec, case.measurements)
                 entries[nodeid] = entries[nodeid].with_processes_of(seen)
-    return [entry for nodeid, entry in entries.items() if nodeid not in refused], refused
+                conditions = case.measurement.conditions
+                others = (conditions and conditions.others_cpu_share) or 0.0
+                if others > LOADED_SHARE:
+                    loaded[nodeid] = max(others, loaded.get(nodeid, 0.0))
+    return Recorded(
+        entries=[entry for nodeid, entry in entries.items() if nodeid not in refused],
+        refused=refused,
+        loaded=loaded,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,3 +42,13 @@ def parameters(item: pytest.Item) -> Mapping[str, Any]:
     """The test's parameters by their names."""
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params
+
+
+def as_argument(nodeid: str, config: pytest.Config) -> str:
+    """The nodeid, whose path is the rootdir's, as an argument from where pytest was called."""
+    called_in = config.invocation_params.dir
+    path, *names = nodeid.split("::")
+    if called_in != config.rootpath:
+        with contextlib.suppress(ValueError):  # on another drive
+            path = os.path.relpath(config.rootpath / path, called_in)
+    return "::".join([path, *names])

@@ -209,12 +209,16 @@ def _baselines(config: pytest.Config) -> Store:
     else:
         base = config.invocation_params.dir if source.startswith("-") else config.rootpath
         folder = base / given
-    if folder.exists() and not folder.is_dir():
-        raise pytest.UsageError(f"{source}={given or folder} is a file, not a folder")
     try:
+        if stat.S_ISDIR(folder.stat().st_mode):
+            return Store(folder)
+    except FileNotFoundError:
         return Store(folder)
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"{source}={given or folder} cannot be read: {error}") from None
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
+    raise pytest.UsageError(f"{source}={given or folder} is a file, not a folder")
 
 
 def _update(config: pytest.Config) -> Update | None:

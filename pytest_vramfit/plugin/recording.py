@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from pytest_vramfit.plugin import items
 from pytest_vramfit.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_vramfit.measuring.client import OnProgress
     from pytest_vramfit.plugin.options import Settings
     from pytest_vramfit.reporting.results import Row
+
+T = TypeVar("T")
 
 PROCESSES = 3
 """The least that tell something about the spread between processes."""
@@ -23,45 +27,36 @@ class Collected:
     """Which tests were collected, to know the baselines that have no test any more."""
 
     def __init__(self) -> None:
-        self.nodeids: set[str] = set()
-        self._files: set[str] = set()
+        self._nodeids: set[str] = set()
 
-    def add(self, nodeid: str, *, is_case: bool) -> None:
+    def add(self, nodeid: str) -> None:
         """Any test that was collected, whether it will run or not."""
-        self._files.add(_file(nodeid))
-        if is_case:
-            self.nodeids.add(nodeid)
+        self._nodeids.add(nodeid)
 
-    def to_json(self) -> dict[str, list[str]]:
+    def to_json(self) -> list[str]:
         """For xdist's controller, which collects nothing itself."""
-        return {"nodeids": sorted(self.nodeids), "files": sorted(self._files)}
+        return sorted(self._nodeids)
 
-    def add_json(self, values: dict[str, list[str]]) -> None:
+    def add_json(self, nodeids: Iterable[str]) -> None:
         """What a worker of xdist collected."""
-        self.nodeids.update(values["nodeids"])
-        self._files.update(values["files"])
+        self._nodeids.update(nodeids)
 
     def lacks(self, nodeid: str, config: pytest.Config) -> bool:
         """Whether this test would have been collected if it were there."""
-        if nodeid in self.nodeids or config.getoption("lf", default=False):
+        in_part = config.getoption("lf", default=False) or any("::" in one for one in config.args)
+        if nodeid in self._nodeids or in_part:
             return False
         file = _file(nodeid)
-        if not (config.rootpath / file).exists():
-            return True
-        in_part = any("::" in one and one.partition("::")[0].endswith(file) for one in config.args)
-        return file in self._files and not in_part
+        collected = any(_file(one) == file for one in self._nodeids)
+        return collected or not (config.rootpath / file).exists()
 
 
 def record(
-    config: pytest.Config,
-    settings: Settings,
-    gate: Gate,
-    rows: Sequence[Row],
-    passed: Collection[str],
+    config: pytest.Config, settings: Settings, gate: Gate, rows: Sequence[Row]
 ) -> tuple[list[str], bool]:
     """Record what was asked for. The lines to print, and whether all of it was recorded.
 
-    ``passed`` are the nodeids of tests that passed; their rows get the samples of all processes.
+    The rows of what is recorded get the samples of all processes.
     """
     from pytest_vramfit.baseline import BaselineError
     from pytest_vramfit.gate import record as measure_on
@@ -69,27 +64,36 @@ def record(
 
     assert settings.baselines is not None
     wanted = {row["nodeid"]: row for row in rows if row["judged"] and _is_wanted(row, settings)}
-    refused = {nodeid: row for nodeid, row in wanted.items() if nodeid not in passed}
-    throttled = {nodeid: row for nodeid, row in wanted.items() if row.get("throttled")}
-    why = {nodeid: row["outcome"] for nodeid, row in refused.items()}
-    why |= dict.fromkeys(throttled, "throttled")
-    recordings = [_recording(row) for nodeid, row in wanted.items() if nodeid not in why]
+    why = {nodeid: row["outcome"] for nodeid, row in wanted.items() if row["test"] != "passed"}
+    why |= {nodeid: "throttled" for nodeid, row in wanted.items() if row.get("throttled")}
+    # what ran beside others of this run says little about a process that has the machine
+    together = config.getoption("dist", default="no") != "no"
+    recordings = [
+        _recording(row, measured=not together)
+        for nodeid, row in wanted.items()
+        if nodeid not in why
+    ]
 
     def on_case(nodeid: str) -> OnProgress:
         return ProgressLine(config, f", baseline of {nodeid}").show
 
     try:
-        entries, failed = measure_on(gate, recordings, PROCESSES, on_case)
+        recorded = measure_on(gate, recordings, PROCESSES, on_case)
     finally:
         ProgressLine(config).clear()
     try:
-        files = settings.baselines.put(entries)
+        files = settings.baselines.put(recorded.entries)
     except (BaselineError, OSError) as error:
         return [f"no baseline was recorded: {error}"], False
-    for entry in entries:
+    for entry in recorded.entries:
         results.add_processes(wanted[entry.nodeid], entry)
-    why |= failed
-    return list(baselines.recorded(entries, files, why)), not why
+    why |= recorded.refused
+
+    def shown(values: Mapping[str, T]) -> dict[str, T]:
+        return {items.as_argument(nodeid, config): value for nodeid, value in values.items()}
+
+    lines = baselines.recorded(recorded.entries, files, shown(why), shown(recorded.loaded))
+    return list(lines), not why
 
 
 def stale(
@@ -108,28 +112,35 @@ def stale(
         for entry in settings.baselines.entries
         if (entry.device, entry.engine) in devices and collected.lacks(entry.nodeid, config)
     ]
-    yield from baselines.stale(gone)
+    yield from baselines.stale([items.as_argument(entry.nodeid, config) for entry in gone])
 
 
 def _is_wanted(row: Row, settings: Settings) -> bool:
-    """Whether a baseline of this case was asked for: it was measured without one in mind."""
+    """Whether a baseline of this case was asked for: it was measured without one in mind.
+
+    Not of a test that was skipped or failed as it was expected to.
+    """
+    if row["test"] not in {"passed", "failed"}:
+        return False
     if settings.update == "all":
         return True
     return any("recorded" in check["findings"] for check in row["checks"])
 
 
-def _recording(row: Row) -> Recording:
+def _recording(row: Row, *, measured: bool) -> Recording:
+    """The row's case, with the process it was measured in, unless that does not count."""
     from pytest_vramfit.gate import Recording
     from pytest_vramfit.reporting import results
     from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
 
+    entry = results.entry(row)
     return Recording(
         claim=Claim(
             spec=TrainSpec.from_json(row["spec"]),
             limits=Limits.from_json(row["limits"]),
             schedule=Schedule(**row["schedule"]),
         ),
-        entry=results.entry(row),
+        entry=entry if measured else replace(entry, processes=()),
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +35,8 @@ class Run:
         """Whether any test was run: a run that only collects leaves an earlier results file."""
         self._rows_of: dict[str, list[Row]] = {}
         """The rows of each test by its nodeid."""
-        self._passed: set[str] = set()
+        self._tests: dict[str, str] = {}
+        """How each test went, over all its phases: passed, failed or skipped."""
         self._collected = recording.Collected()
         self._last_lines: list[str] = []
 
@@ -54,7 +53,7 @@ class Run:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""
-        self._collected.add(item.nodeid, is_case=items.is_case(item))
+        self._collected.add(item.nodeid)
         if self._config.option.collectonly or self._setup_plan:
             return
         if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
@@ -151,15 +150,24 @@ class Run:
         if report.when == "setup":
             # where it is run again, this time counts
             self._rows_of.pop(report.nodeid, None)
-            self._passed.discard(report.nodeid)
-        if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-            self._passed.add(report.nodeid)
+            self._tests.pop(report.nodeid, None)
+        if report.failed or report.nodeid not in self._tests or report.when == "call":
+            self._note(report)
         if text := getattr(report, "vramfit_rows", None):
             self._rows_of.setdefault(report.nodeid, []).extend(json.loads(text))
 
+    def _note(self, report: pytest.TestReport) -> None:
+        """Keep how the test went: a failure in any phase or subtest is one of the test."""
+        if self._tests.get(report.nodeid) == "failed":
+            return
+        excused = report.skipped or hasattr(report, "wasxfail")
+        self._tests[report.nodeid] = "skipped" if excused else report.outcome
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary."""
-        rows = [{**row, "nodeid": _as_argument(row["nodeid"], self._config)} for row in self._rows]
+        rows = [
+            {**row, "nodeid": items.as_argument(row["nodeid"], self._config)} for row in self._rows
+        ]
         if rows:
             from pytest_vramfit.reporting import summary
 
@@ -174,23 +182,26 @@ class Run:
         if hasattr(self._config, "workerinput"):
             vars(self._config)["workeroutput"]["vramfit_collected"] = self._collected.to_json()
         elif self._settings.engine is not None and self._ran:
+            for row in self._rows:
+                row["test"] = self._tests.get(row["nodeid"])
             self._finish_baselines(session)
             self._write_results(session)
         self.pytest_unconfigure()
 
     def _finish_baselines(self, session: pytest.Session) -> None:
-        settings, rows = self._settings, self._rows
+        config, settings, rows = self._config, self._settings, self._rows
         if settings.update is not None and rows:
+            if session.exitstatus != pytest.ExitCode.INTERRUPTED:
+                try:
+                    lines, complete = recording.record(config, settings, self._cases.start(), rows)
+                    self._last_lines += lines
+                    if not complete and session.exitstatus == pytest.ExitCode.OK:
+                        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                except KeyboardInterrupt:
+                    session.exitstatus = pytest.ExitCode.INTERRUPTED
             if session.exitstatus == pytest.ExitCode.INTERRUPTED:
                 self._last_lines.append("no baseline was recorded: the run was interrupted")
-            else:
-                lines, complete = recording.record(
-                    self._config, settings, self._cases.start(), rows, self._passed
-                )
-                self._last_lines += lines
-                if not complete and session.exitstatus == pytest.ExitCode.OK:
-                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._last_lines += recording.stale(self._config, settings, rows, self._collected)
+        self._last_lines += recording.stale(config, settings, rows, self._collected)
 
     def _write_results(self, session: pytest.Session) -> None:
         path = self._settings.json
@@ -211,13 +222,3 @@ class Run:
     @property
     def _rows(self) -> list[Row]:
         return [row for rows in self._rows_of.values() for row in rows]
-
-
-def _as_argument(nodeid: str, config: pytest.Config) -> str:
-    """The nodeid, whose path is the rootdir's, as an argument from where pytest was called."""
-    called_in = config.invocation_params.dir
-    path, *names = nodeid.split("::")
-    if called_in != config.rootpath:
-        with contextlib.suppress(ValueError):  # on another drive
-            path = os.path.relpath(config.rootpath / path, called_in)
-    return "::".join([path, *names])

@@ -8,9 +8,10 @@ from pytest_vramfit.verdict.checks import (
     judge,
     to_confirm,
 )
-from pytest_vramfit.verdict.regression import regressions
+from pytest_vramfit.verdict.regression import LOADED_SHARE, regressions
 
 __all__ = [
+    "LOADED_SHARE",
     "Card",
     "Case",
     "Check",

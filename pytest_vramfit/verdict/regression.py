@@ -22,6 +22,9 @@ from pytest_vramfit.verdict.ratio import (
 
 LOADED_SHARE = 0.3
 """With other processes on more of the processors than this the wall clock tells about them."""
+_MOST_BY_LOAD = 2
+"""By how much more than its share other work may slow a step down: caches, memory, clocks."""
+_MOST_BELIEVED_SHARE = 0.95
 _THROTTLED_SHARE = 0.01
 """Of the measured time; less is no explanation of a ratio worth judging."""
 _EXTERNAL = ("software thermal", "hardware thermal", "power brake", "sync boost")
@@ -82,7 +85,8 @@ class _Seen:
             "step_time", self._step, self._now.median_step_ns, self._before.median_step_ns, limit
         )
         others = max((one.others_cpu_share or 0.0 for one in self._conditions), default=0.0)
-        if check.status != "pass" and others > LOADED_SHARE:
+        explained = limit * _MOST_BY_LOAD / (1 - min(others, _MOST_BELIEVED_SHARE))
+        if check.status != "pass" and others > LOADED_SHARE and self._step.low <= explained:
             return _unchecked(check, Finding(kind="host_loaded", names=(f"{others:.0%}",)))
         return check
 

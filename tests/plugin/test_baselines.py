@@ -47,6 +47,16 @@ def test_too_slow_anyway(): pass
 @pytest.mark.fits_vram(**CASE)
 def test_body_fails(): assert False
 
+@pytest.mark.fits_vram(**CASE)
+def test_teardown_fails(request): request.addfinalizer(lambda: 1 / 0)
+
+@pytest.mark.fits_vram(**CASE)
+def test_skips(): pytest.skip("today")
+
+@pytest.mark.xfail
+@pytest.mark.fits_vram(**CASE, max_step="1ns")
+def test_expected(): pass
+
 @pytest.mark.fits_vram(**{{**CASE, "step_ratio": None}}, gpu_ratio=None, peak_ratio=None)
 def test_switched_off(): pass
 """
@@ -161,7 +171,10 @@ def test_parametrised_cases_have_entries_of_their_own(recorded, file) -> None:
 def test_nothing_is_recorded_of_a_failing_test(recorded) -> None:
     assert recorded.word("test_too_slow_anyway") == "FAILED"
     assert "not recorded: test_a.py::test_too_slow_anyway: slower" in recorded.summary
-    assert "not recorded: test_a.py::test_body_fails: its test did not pass" in recorded.summary
+    for name in ("test_body_fails", "test_teardown_fails"):
+        assert f"not recorded: test_a.py::{name}: its test did not pass" in recorded.summary
+    assert "test_skips" not in "".join(line for line in recorded.summary if "recorded" in line)
+    assert "test_expected" not in "".join(line for line in recorded.summary if "recorded" in line)
     assert recorded.status == 1
 
 

@@ -21,13 +21,13 @@ FILE, OTHER = Path(".vramfit/nvidia-h200.json"), Path(".vramfit/nvidia-a100.json
 )
 def test_recorded(number: int, files: list[Path], line: str) -> None:
     entries = [entry(f"a.py::{index}") for index in range(number)]
-    assert list(baselines.recorded(entries, files, {})) == [line]
+    assert list(baselines.recorded(entries, files, {}, {})) == [line]
 
 
 def test_processes_are_those_that_each_of_the_recorded_has() -> None:
     """A time that was in doubt was measured more often."""
     entries = [entry("a.py::a", processes=(*three(), process())), entry("a.py::b")]
-    (line,) = baselines.recorded(entries, [FILE], {})
+    (line,) = baselines.recorded(entries, [FILE], {}, {})
     assert " of 3 processes each" in line
 
 
@@ -42,14 +42,14 @@ def test_processes_are_those_that_each_of_the_recorded_has() -> None:
 )
 def test_refused(why: str, says: str) -> None:
     """By its outcome, unless that was sound."""
-    assert list(baselines.recorded([], [], {"a.py::b[seq=9]": why})) == [
+    assert list(baselines.recorded([], [], {"a.py::b[seq=9]": why}, {})) == [
         f"not recorded: a.py::b[seq=9]: {says}"
     ]
 
 
 def test_refused_ones_come_after_the_recorded_each_on_its_line() -> None:
     refused = {"a.py::b": "oom", "a.py::c": "slower"}
-    assert list(baselines.recorded([entry()], [FILE], refused)) == [
+    assert list(baselines.recorded([entry()], [FILE], refused, {})) == [
         f"recorded 1 baseline of 3 processes each in {FILE}",
         "not recorded: a.py::b: oom",
         "not recorded: a.py::c: slower",
@@ -57,7 +57,7 @@ def test_refused_ones_come_after_the_recorded_each_on_its_line() -> None:
 
 
 def test_nothing_recorded_is_not_said() -> None:
-    assert list(baselines.recorded([], [], {})) == []
+    assert list(baselines.recorded([], [], {}, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,7 @@ def test_nothing_recorded_is_not_said() -> None:
     ],
 )
 def test_stale(number: int, listed: str) -> None:
-    entries = [entry(f"a.py::{index}") for index in range(number)]
-    assert list(baselines.stale(entries)) == [
+    assert list(baselines.stale([f"a.py::{index}" for index in range(number)])) == [
         f"{number} stale (no such test any more): {listed}",
         "remove them: pytest-vramfit baselines prune",
     ]
@@ -78,3 +77,9 @@ def test_stale(number: int, listed: str) -> None:
 
 def test_no_stale_ones_are_not_said() -> None:
     assert list(baselines.stale([])) == []
+
+
+def test_times_that_are_worth_little() -> None:
+    assert list(baselines.recorded([], [], {}, {"a.py::b": 0.587})) == [
+        "a.py::b was recorded while others took 59% of the CPU; record it again"
+    ]

@@ -572,7 +572,8 @@ def recording(nodeid: str, asked: Any, **changes: Any) -> Recording:
 def recorded_by(
     worker: Worker, *recordings: Recording, **settings: Any
 ) -> tuple[list[Entry], dict[str, str]]:
-    return record(gate_of(worker, **settings), recordings, 3, lambda _: lambda _: None)
+    recorded = record(gate_of(worker, **settings), recordings, 3, lambda _: lambda _: None)
+    return recorded.entries, recorded.refused
 
 
 TWO = (recording("a.py::a", claim()), recording("a.py::b", OTHER))
@@ -659,3 +660,19 @@ def test_progress_is_shown_for_the_case_that_is_measured() -> None:
 
 def test_nothing_to_record() -> None:
     assert recorded_by(Worker()) == ([], {})
+
+
+def test_a_case_without_a_process_of_its_own_is_measured_in_three() -> None:
+    """As under xdist, where the first ran beside others."""
+    worker = Worker(*[MEASUREMENT] * 3)
+    entries, _ = recorded_by(worker, recording("a.py::a", claim(), processes=()))
+    assert kinds_of(worker.log) == ["renew", "run"] * 3
+    assert len(entries[0].processes) == 3
+
+
+def test_other_work_on_the_machine_is_kept_in_mind() -> None:
+    replies = [timed(conditions=Conditions(others_cpu_share=share)) for share in (0.2, 0.4, 0.6)]
+    cases = [recording("a.py::a", claim(), processes=())]
+    recorded = record(gate_of(Worker(*replies)), cases, 3, lambda _: lambda _: None)
+    assert recorded.loaded == {"a.py::a": 0.6}
+    assert len(recorded.entries) == 1
