@@ -103,11 +103,24 @@ class TrainSpec:
         SHA-256 over the canonical JSON of all fields that differ from their default, without
         the model's name.
         """
+        digest = self.digest_of(self.to_json())
+        assert digest is not None
+        return digest
+
+    @classmethod
+    def digest_of(cls, values: Mapping[str, Any]) -> str | None:
+        """The digest of a spec as JSON values, whatever they are.
+
+        None where they have a field that only a newer version knows: whether it is at its
+        default, and so left out, cannot be told.
+        """
+        defaults = {field.name: field.default for field in fields(cls)}
+        if not defaults.keys() >= values.keys():
+            return None
         trained = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name != "model"
-            and (field.default is MISSING or getattr(self, field.name) != field.default)
+            name: value
+            for name, value in values.items()
+            if name != "model" and (defaults[name] is MISSING or value != defaults[name])
         }
         text = json.dumps(trained, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,16 +149,29 @@ class Entry:
         processes = tuple(Process.read(one) for one in value["processes"])
         if not processes:
             raise value["processes"].error("a list of at least one process")
+        digest, spec = read_spec(value)
         return cls(
             nodeid=value["nodeid"].text(),
             engine=value["engine"].text(),
             device=device,
-            digest=value["digest"].text(),
-            spec=value["spec"].object(),
+            digest=digest,
+            spec=spec,
             peak_allocated_bytes=value["peak_allocated_bytes"].positive(),
             processes=processes,
             environment=value["environment"].texts(),
         )
+
+
+def read_spec(value: Value) -> tuple[str, Mapping[str, Any]]:
+    """Digest and spec of an entry or a result. Raises BaselineError where they do not agree.
+
+    The digest of a spec that a newer version wrote is believed.
+    """
+    digest, spec = value["digest"].text(), value["spec"].object()
+    own = TrainSpec.digest_of(spec)
+    if own not in {None, digest}:
+        raise value["digest"].error(f"{json.dumps(own)}, the digest of its spec")
+    return digest, spec
 
 
 def changed_fields(

@@ -31,10 +31,22 @@ class Value:
             raise BaselineError(f"{file} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise BaselineError(f"{file} is not a text file: {error}") from error
+
+        def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+            keys = [key for key, _ in members]
+            for key in keys if len({*keys}) < len(keys) else ():
+                if keys.count(key) > 1:
+                    raise BaselineError(f"{file}: an object has the key {json.dumps(key)} twice")
+            return dict(members)
+
         try:
-            return cls(json.loads(text), file)
+            value = cls(json.loads(text, object_pairs_hook=once), file)
+            value.expect_writable()
+        except BaselineError:
+            raise
         except (ValueError, RecursionError) as error:
             raise BaselineError(f"{file} is not JSON: {error}") from error
+        return value
 
     def expect_schema(self, schema: str) -> None:
         """Raise BaselineError where this document is of another schema."""
@@ -108,5 +120,29 @@ class Value:
             raise self.error("a number of at least 0")
         return float(self._value)
 
+    def expect_writable(self) -> None:
+        """Raise BaselineError for half of a surrogate pair in any text or key."""
+        if isinstance(self._value, str) and not _writable(self._value):
+            raise self.error("text that can be written")
+        if isinstance(self._value, list):
+            for one in self:
+                one.expect_writable()
+        elif isinstance(self._value, dict):
+            for key, value in self._value.items():
+                if not _writable(key):
+                    place, shown = self._place or "the file", json.dumps(key)
+                    raise BaselineError(
+                        f"{self._file}: {place} has the key {shown}, not text that can be written"
+                    )
+                Value(value, self._file, self._inside(key)).expect_writable()
+
     def _inside(self, key: str) -> str:
         return f"{self._place}.{key}" if self._place else key
+
+
+def _writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

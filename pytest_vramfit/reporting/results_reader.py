@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.baseline.entry import read_spec
 from pytest_vramfit.baseline.json_reader import Value
 from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.reporting.results import SCHEMA
@@ -29,6 +30,8 @@ class Result:
     outcome: str
     failed: tuple[str, ...]
     """The names of its failed checks."""
+    not_made: tuple[str, ...]
+    """Those among them that failed only because they had to be made and were not."""
     throttled: tuple[str, ...]
     """Why the GPU's clocks were held down from outside while it was measured."""
     conditions: tuple[Conditions, ...]
@@ -47,6 +50,7 @@ class Result:
             spec=entry.spec,
             outcome="fits",
             failed=(),
+            not_made=(),
             throttled=(),
             conditions=(),
             entry=entry,
@@ -54,8 +58,9 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing but a check against an earlier baseline failed."""
-        return self.outcome in _OUTCOMES_OF_THESE and _AGAINST_A_BASELINE.issuperset(self.failed)
+        """Whether nothing but a check against an earlier baseline failed, and that was made."""
+        only_these = _AGAINST_A_BASELINE.issuperset(self.failed)
+        return self.outcome in _OUTCOMES_OF_THESE and only_these and not self.not_made
 
 
 def read(file: Path) -> list[Result]:
@@ -75,20 +80,26 @@ def _result(row: Value, shared: Value | None, device: str | None) -> Result:
     environment = row.get("environment") or shared
     device = environment["device"].text() if environment else device
     throttled = row.get("throttled")
+    digest, spec = read_spec(row)
+    failed = [check for check in row["checks"] if check["status"].text() == "fail"]
     return Result(
         nodeid=row["nodeid"].text(),
         engine=row["engine"].text(),
         device=device,
-        digest=row["digest"].text(),
-        spec=row["spec"].object(),
+        digest=digest,
+        spec=spec,
         outcome=row["outcome"].text(),
-        failed=tuple(
-            check["name"].text() for check in row["checks"] if check["status"].text() == "fail"
-        ),
+        failed=tuple(check["name"].text() for check in failed),
+        not_made=tuple(check["name"].text() for check in failed if _required(check)),
         throttled=tuple(one.text() for one in throttled) if throttled else (),
         conditions=tuple(_conditions(row)),
         entry=_entry(row, environment),
     )
+
+
+def _required(check: Value) -> bool:
+    findings = check.get("findings")
+    return any(one.text() == "required" for one in findings) if findings else False
 
 
 def _conditions(row: Value) -> Iterator[Conditions]:

@@ -135,7 +135,9 @@ def _regressions(
     if reason is None and reference.entry is not None:
         spec, before = claim.spec, reference.entry
         if before.digest != spec.digest:
-            changes = changed_fields(before.spec, spec.to_json())
+            # 1 and 1.0 are equal, their digests are not; a newer version's digest is not known
+            digests = ("digest", before.digest, spec.digest)
+            changes = changed_fields(before.spec, spec.to_json()) or [digests]
             names = tuple(chain(*((name, str(old), str(new)) for name, old, new in changes)))
             reason = Finding(kind="config_changed", names=names)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -12,7 +12,6 @@ from pytest_vramfit.spec import Limits
 from pytest_vramfit.verdict.case import Check, Finding
 from pytest_vramfit.verdict.ratio import (
     GPU,
-    Clock,
     Ratio,
     Samples,
     ratio,
@@ -43,8 +42,7 @@ def regressions(
 
     ``in_turn``: the processes of both were measured in turn, so that pairs of them can be judged.
     """
-    compare = ratio_of_pairs if in_turn else ratio
-    seen = _Seen(now, before, conditions, compare)
+    seen = _Seen(now, before, conditions, in_turn=in_turn)
     if limits.step_ratio is not None:
         yield seen.step_time(limits.step_ratio)
     if limits.gpu_ratio is not None:
@@ -61,23 +59,18 @@ class _Seen:
         now: Entry,
         before: Entry,
         conditions: Sequence[Conditions],
-        compare: Callable[[Sequence[Samples], Sequence[Samples], Clock], Ratio],
+        *,
+        in_turn: bool,
     ) -> None:
+        compare = ratio_of_pairs if in_turn else ratio
         self._now, self._before, self._conditions = now, before, conditions
         self._step = compare(
             [one.step_ns for one in now.processes],
             [one.step_ns for one in before.processes],
             wall_clock(max(_host_share(now), _host_share(before))),
         )
-        gpu = [
-            [one.gpu_ns for one in side.processes if one.gpu_ns is not None]
-            for side in (now, before)
-        ]
-        complete = all(
-            len(side) == len(entry.processes)
-            for side, entry in zip(gpu, (now, before), strict=True)
-        )
-        self._gpu = compare(gpu[0], gpu[1], GPU) if complete else None
+        gpu = _gpu_samples(now, before, in_turn=in_turn)
+        self._gpu = compare(*gpu, GPU) if all(gpu) else None
 
     def step_time(self, limit: float) -> Check:
         """Wall time."""
@@ -95,10 +88,10 @@ class _Seen:
         now, before = self._now.median_gpu_ns, self._before.median_gpu_ns
         if self._now.engine != "gpu":
             kind = "no_gpu"
-        elif any(one.gpu_ns is None for one in self._now.processes):
-            kind = "no_gpu_time"
-        else:
+        elif now is not None and before is None:
             kind = "no_gpu_time_before"
+        else:
+            kind = "no_gpu_time"
         if self._gpu is None or now is None or before is None:
             return Check(name="gpu_time", status="unchecked", findings=(Finding(kind=kind),))
         return self._time("gpu_time", self._gpu, now, before, limit)
@@ -171,6 +164,26 @@ class _Seen:
         of_gpu = gpu.value - 1 if change > 0 else 1 - gpu.value
         if of_gpu < abs(change) / 4:
             yield Finding(kind="host_side", names=(f"{gpu.value:.3f}",))
+
+
+def _gpu_samples(
+    now: Entry, before: Entry, *, in_turn: bool
+) -> tuple[Sequence[Samples], Sequence[Samples]]:
+    """Of the processes that have them; in turn, of the pairs in which both have them.
+
+    The profiler may fail in one process: the others still tell.
+    """
+    if in_turn:
+        pairs = [
+            (one.gpu_ns, other.gpu_ns)
+            for one, other in zip(now.processes, before.processes, strict=True)
+            if one.gpu_ns and other.gpu_ns
+        ]
+        return [one for one, _ in pairs], [other for _, other in pairs]
+    return (
+        [one.gpu_ns for one in now.processes if one.gpu_ns],
+        [one.gpu_ns for one in before.processes if one.gpu_ns],
+    )
 
 
 def _host_share(entry: Entry) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.spec import TrainSpec
 
 GIB, MS = 2**30, 10**6
 H200 = "NVIDIA H200"
@@ -35,13 +36,19 @@ def three(step_ms: float = 250, gpu_ms: float | None = 225) -> tuple[Process, ..
     )
 
 
+def digest(spec: Mapping[str, Any]) -> str:
+    """Any text for a spec of a newer version."""
+    return TrainSpec.digest_of(spec) or "newer"
+
+
 def entry(nodeid: str = "test_a.py::test_b", **changes: Any) -> Entry:
+    spec = changes.get("spec", {"model": "Small", "seq": 512})
     values: dict[str, Any] = {
         "nodeid": nodeid,
         "engine": "gpu",
         "device": H200,
-        "digest": "d512",
-        "spec": {"model": "Small", "seq": 512},
+        "digest": digest(spec),
+        "spec": spec,
         "peak_allocated_bytes": 10 * GIB,
         "processes": three(),
         "environment": ENVIRONMENT,
@@ -54,13 +61,15 @@ def row(nodeid: str = "test_a.py::test_b", **changes: Any) -> dict[str, Any]:
     processes: Sequence[Process] = changes.pop("processes", (process(),))
     peak = changes.pop("peak", 10 * GIB)
     seq = changes.pop("seq", 512)
+    spec = changes.pop("spec", {"model": "Small", "seq": seq})
     failed = changes.pop("failed", ())
+    required = changes.pop("required", ())
     return {
         "nodeid": nodeid,
         "judged": True,
         "engine": "gpu",
-        "digest": f"d{seq}",
-        "spec": {"model": "Small", "seq": seq},
+        "digest": digest(spec),
+        "spec": spec,
         "limits": {},
         "outcome": "fits",
         "card": {"name": H200},
@@ -69,6 +78,10 @@ def row(nodeid: str = "test_a.py::test_b", **changes: Any) -> dict[str, Any]:
         "checks": [
             {"name": "trained", "status": "pass"},
             *({"name": name, "status": "fail"} for name in failed),
+            *(
+                {"name": name, "status": "fail", "findings": ["required", "no_baseline"]}
+                for name in required
+            ),
         ],
         **changes,
     }

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +22,7 @@ from hypothesis import strategies as st
 from samples import MEASUREMENT, SPEC
 
 from pytest_vramfit.baseline import BaselineError, Entry, Process, Store
+from pytest_vramfit.baseline import store as store_module
 from pytest_vramfit.baseline.entry import changed_fields
 from pytest_vramfit.baseline.store import read_file
 
@@ -32,7 +37,7 @@ TEXT = """\
   {
    "nodeid": "a.py::b[é 1]",
    "engine": "gpu",
-   "digest": "d512",
+   "digest": "DIGEST",
    "peak_allocated_bytes": 10737418240,
    "processes": [
     {
@@ -53,9 +58,9 @@ TEXT = """\
    "spec": {
     "model": "Small",
     "config": {
-     "mlp_only_layers": []
+     "mlp_only_layers": [],
+     "betas": [0.9, 0.99]
     },
-    "betas": [0.9, 0.99],
     "targets": [
      "q_proj",
      "v_proj"
@@ -75,11 +80,11 @@ AS_TEXT = entry(
     environment={"device": H200, "driver": "580.1"},
     spec={
         "model": "Small",
-        "config": {"mlp_only_layers": []},
-        "betas": [0.9, 0.99],
+        "config": {"mlp_only_layers": [], "betas": [0.9, 0.99]},
         "targets": ["q_proj", "v_proj"],
     },
 )
+TEXT = TEXT.replace("DIGEST", AS_TEXT.digest)
 
 
 def written(folder: Path, *entries: Entry) -> Path:
@@ -380,6 +385,180 @@ def test_same_test_twice(tmp_path: Path) -> None:
         'entries[1].nodeid is "a.py::b[\\u00e9 1]", '
         "not another test than that of an entry before it"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        (
+            '"device": "NVIDIA H200",\n "entries"',
+            '"device": "a", "device": "b", "entries"',
+            "device",
+        ),
+        ('"nodeid":', '"engine": "cpu", "nodeid":', "engine"),
+        ('"config": {', '"config": {"betas": 1,', "betas"),
+        ('"kernels": 2000', '"kernels": 2000, "kernels": 2000', "kernels"),
+    ],
+    ids=["document", "entry", "config", "process"],
+)
+def test_same_key_twice(old: str, new: str, key: str, tmp_path: Path) -> None:
+    """As a merge may leave it; the last would silently count."""
+    assert TEXT.count(old) == 1
+    (tmp_path / FILE).write_text(TEXT.replace(old, new), encoding="utf-8")
+    assert message(tmp_path) == f'{tmp_path / FILE}: an object has the key "{key}" twice'
+
+
+HALF_A_PAIR = json.loads('"a\\ud800"')
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["device", "entries[0].nodeid", "entries[0].environment.driver", "entries[0].spec.model"],
+)
+def test_half_a_surrogate_pair_cannot_be_written_again(place: str, tmp_path: Path) -> None:
+    def change(document: Any) -> None:
+        *way, last = place.replace("entries[0]", "entries.0").split(".")
+        for step in way:
+            document = document[int(step) if step.isdigit() else step]
+        document[last] = HALF_A_PAIR
+
+    file = broken(tmp_path, change)
+    assert message(tmp_path) == f'{file}: {place} is "a\\ud800", not text that can be written'
+
+
+def test_half_a_surrogate_pair_in_a_key(tmp_path: Path) -> None:
+    def change(document: Any) -> None:
+        document["entries"][0]["spec"]["targets"] = ["q", {HALF_A_PAIR: 1}]
+
+    file = broken(tmp_path, change)
+    assert message(tmp_path) == (
+        f'{file}: entries[0].spec.targets[1] has the key "a\\ud800", not text that can be written'
+    )
+
+
+def test_whole_surrogate_pair_is_text(tmp_path: Path) -> None:
+    broken(tmp_path, lambda document: document["entries"][0].update(nodeid="\U0001f600"))
+    assert "\\ud83d\\ude00" in (tmp_path / FILE).read_text(encoding="utf-8")
+    assert [one.nodeid for one in Store(tmp_path).entries] == ["\U0001f600"]
+
+
+def test_text_that_cannot_be_written_stops_before_anything_is(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new")
+    with pytest.raises(BaselineError) as caught:
+        store.put([entry(device=T4), entry("b"), entry(HALF_A_PAIR)])
+    assert str(caught.value) == 'the baseline of "a\\ud800" is not text that can be written'
+    assert not (tmp_path / "new").exists()
+
+
+def test_digest_of_another_spec(tmp_path: Path) -> None:
+    """One of the two was edited: what was measured is not known."""
+    file = broken(tmp_path, lambda document: document["entries"][0].update(digest="deadbeef"))
+    assert message(tmp_path) == (
+        f'{file}: entries[0].digest is "deadbeef", not "{AS_TEXT.digest}", the digest of its spec'
+    )
+
+
+def test_spec_that_was_edited(tmp_path: Path) -> None:
+    broken(tmp_path, lambda document: document["entries"][0]["spec"].update(seq=1024))
+    assert f'entries[0].digest is "{AS_TEXT.digest}", not ' in message(tmp_path)
+
+
+def test_digest_of_a_real_spec_is_that_of_its_file(tmp_path: Path) -> None:
+    for spec in (SPEC, replace(SPEC, targets=("q_proj",), max_grad_norm=None, alpha=8.5)):
+        one = Entry.of("a.py::b", "gpu", spec, [MEASUREMENT])
+        written(tmp_path, one)
+        assert Store(tmp_path).entries == [one]
+
+
+def test_digest_is_believed_where_a_newer_version_wrote_the_spec(tmp_path: Path) -> None:
+    change = {"digest": "deadbeef", "spec": {"seq": 512, "dora": False}}
+    broken(tmp_path, lambda document: document["entries"][0].update(change))
+    assert [one.digest for one in Store(tmp_path).entries] == ["deadbeef"]
+
+
+ALIKE = "NVIDIA-H200"
+SECOND_FILE = f"nvidia-h200-{hashlib.sha256(ALIKE.encode()).hexdigest()[:8]}.json"
+
+
+def test_second_device_of_the_same_file_name_has_a_file_of_its_own(tmp_path: Path) -> None:
+    first, second = entry("a"), entry("a", device=ALIKE, peak_allocated_bytes=1)
+    store = Store(tmp_path)
+    files = store.put([first, second])
+    assert [one.name for one in files] == [FILE, SECOND_FILE]
+    for one in (store, Store(tmp_path)):
+        assert len(one.entries) == 2
+        for device, there in ((H200, first), (ALIKE, second)):
+            match = one.find(device=device, engine="gpu", nodeid="a", digest=there.digest)
+            assert match is not None
+            assert match.entry == there
+    Store(tmp_path).remove([second])
+    assert Store(tmp_path).entries == [first]
+    assert written(tmp_path, second).name == SECOND_FILE
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([FILE, SECOND_FILE])
+
+
+def test_entries_are_only_of_the_device_that_their_file_names(tmp_path: Path) -> None:
+    written(tmp_path, entry("a"))
+    assert find(Store(tmp_path), "a", entry().digest, device=ALIKE) is None
+    Store(tmp_path).remove([entry("a", device=ALIKE)])
+    assert read_file(tmp_path / FILE)
+
+
+def test_second_device_keeps_its_file_when_the_first_is_gone(tmp_path: Path) -> None:
+    Store(tmp_path).put([entry("a"), entry("a", device=ALIKE)])
+    (tmp_path / FILE).unlink()
+    assert written(tmp_path, entry("b", device=ALIKE)).name == SECOND_FILE
+    assert [one.nodeid for one in Store(tmp_path).entries] == ["a", "b"]
+    assert written(tmp_path, entry("a")).name == FILE
+
+
+def test_two_files_of_one_device(tmp_path: Path) -> None:
+    """Which one counts is not known."""
+    Store(tmp_path).put([entry("a"), entry("a", device=ALIKE)])
+    text = (tmp_path / SECOND_FILE).read_text(encoding="utf-8")
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    assert message(tmp_path) == (
+        f'{tmp_path / FILE}: device is "{ALIKE}", whose file is {SECOND_FILE}'
+    )
+
+
+def test_device_whose_name_has_no_letter_of_ascii(tmp_path: Path) -> None:
+    files = Store(tmp_path).put([entry(device="显卡"), entry(device="--")])
+    assert all(re.fullmatch(r"[0-9a-f]{8}\.json", one.name) for one in files)
+    assert {one.device for one in Store(tmp_path).entries} == {"显卡", "--"}
+
+
+def test_link_to_a_file_stays_one(tmp_path: Path) -> None:
+    """As where several checkouts share their baselines."""
+    shared, folder = tmp_path / "shared", tmp_path / "baselines"
+    target = written(shared, entry("a")).rename(shared / "h200.of-the-team")
+    folder.mkdir()
+    (folder / FILE).symlink_to("../shared/h200.of-the-team")
+    assert written(folder, entry("b")) == folder / FILE
+    assert (folder / FILE).is_symlink()
+    assert sorted(one for one, _ in read_file(target)) == ["a", "b"]
+    assert list(shared.iterdir()) == [target]
+    assert list(folder.iterdir()) == [folder / FILE]
+
+
+def test_writer_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_PATIENCE_S", 0.1)
+    store = Store(tmp_path)
+    with store_module._locked(tmp_path / FILE), pytest.raises(BaselineError) as caught:
+        store.put([entry()])
+    assert str(caught.value).startswith("another process holds ")
+    assert str(caught.value).endswith(f".lock, the lock of {tmp_path / FILE}")
+    assert list(tmp_path.iterdir()) == []
+    store.put([entry()])
+
+
+def test_each_user_has_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cannot open the file of another in a folder for all."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    for uid in (1, 2):
+        monkeypatch.setattr(os, "getuid", lambda uid=uid: uid)
+        with store_module._locked(tmp_path / FILE):
+            assert len([*tmp_path.glob(f"pytest-vramfit-{uid}-*.lock")]) == 1
 
 
 @given(data=st.data())

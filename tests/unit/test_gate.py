@@ -280,6 +280,16 @@ def test_failure_that_is_not_confirmed_is_none(seen: Measurement, store: Store) 
     assert kinds_of(worker.log) == ["run", "renew", "run"]
 
 
+def test_failure_stays_where_the_confirming_process_has_no_gpu_time(store: Store) -> None:
+    """Its profiler saw nothing."""
+    judged = measure(
+        Worker(timed(gpu=1.2), replace(MEASUREMENT, gpu=None)), claim(), baselines=store
+    )
+    assert isinstance(judged, Case)
+    assert check(judged, "gpu_time").status == "fail"
+    assert len(judged.measurements) == 2
+
+
 def test_clocks_held_down_in_any_of_the_processes_are_kept_with_the_case(store: Store) -> None:
     """So that ``baselines accept`` refuses it; where the first is hot, more decide nothing."""
     calm = timed(gpu=1.025)

@@ -370,19 +370,46 @@ def test_clock_is_said_with_a_slower_gpu() -> None:
         (one_process(gpu_ms=None), BEFORE, "no_gpu_time"),
         (one_process(), entry(processes=three(gpu_ms=None)), "no_gpu_time_before"),
         (one_process(gpu_ms=None, engine="cpu"), entry(engine="cpu"), "no_gpu"),
-        (
-            entry(processes=(process(), process(gpu_ms=None))),
-            BEFORE,
-            "no_gpu_time",
-        ),
     ],
-    ids=["now", "before", "cpu", "in one process of two"],
+    ids=["now", "before", "cpu"],
 )
 def test_gpu_time_that_was_not_measured_is_unchecked(now: Entry, before: Entry, kind: str) -> None:
     check = checks(now, before)["gpu_time"]
     assert (check.status, kinds(check)) == ("unchecked", [kind])
     assert check.value is None
     assert check.ratio is None
+
+
+@pytest.mark.parametrize("gpu_ms", [225, 300], ids=["same", "slower"])
+def test_process_without_gpu_time_leaves_it_to_the_others(gpu_ms: float) -> None:
+    """Its profiler failed; on either side."""
+    without = process(gpu_ms=None)
+    now, before = (entry(processes=(process(gpu_ms=one),)) for one in (gpu_ms, 225))
+    known = checks(now, before)["gpu_time"]
+    assert known.status == ("pass" if gpu_ms == 225 else "fail")
+    for more_now, more_before in (((without,), ()), ((), (without,)), ((without,), (without,))):
+        seen = checks(
+            replace(now, processes=(*more_now, *now.processes)),
+            replace(before, processes=(*before.processes, *more_before)),
+        )
+        assert seen["gpu_time"] == known
+
+
+def gpu_time_in_turn(now: tuple[Process, ...], before: tuple[Process, ...]) -> Check:
+    limits = Limits(step_ratio=None, peak_ratio=None)
+    (check,) = regressions(limits, entry(processes=now), entry(processes=before), in_turn=True)
+    return check
+
+
+def test_pair_of_which_one_has_no_gpu_time_leaves_it_to_the_other_pairs() -> None:
+    """Samples are not paired with those of another turn."""
+    without = process(gpu_ms=None)
+    now, before = process(gpu_ms=280), process(gpu_ms=200)
+    check = gpu_time_in_turn((without, now), (process(gpu_ms=100), before))
+    assert check.ratio == pytest.approx(1.4)
+    assert check.ratio == gpu_time_in_turn((now,), (before,)).ratio
+    none = gpu_time_in_turn((without, now), (before, without))
+    assert (none.status, kinds(none)) == ("unchecked", ["no_gpu_time"])
 
 
 def test_processes_in_turn_are_judged_by_pairs() -> None:

@@ -102,6 +102,25 @@ def test_sound_is_what_at_most_an_older_baseline_speaks_against(
     assert result.sound is sound
 
 
+@pytest.mark.parametrize("outcome", ["fits", "slower"])
+def test_result_is_not_sound_where_a_check_had_to_be_made_and_was_not(
+    outcome: str, tmp_path: Path
+) -> None:
+    """Unlike one that was made and failed."""
+    made = row(outcome=outcome, failed=("step_time",), required=("gpu_time",))
+    result = the_one(results(tmp_path / "r.json", made))
+    assert result.failed == ("step_time", "gpu_time")
+    assert result.not_made == ("gpu_time",)
+    assert not result.sound
+
+
+def test_digest_of_another_spec(tmp_path: Path) -> None:
+    file = results(tmp_path / "r.json", row(digest="deadbeef"))
+    assert message(file) == (
+        f'{file}: results[0].digest is "deadbeef", not "{entry().digest}", the digest of its spec'
+    )
+
+
 def test_held_down_clocks_are_read(tmp_path: Path) -> None:
     throttled = ["hardware thermal", "power brake"]
     assert the_one(results(tmp_path / "r.json", row(throttled=throttled))).throttled == (

@@ -101,6 +101,20 @@ def test_digest_differs_where_an_added_field_is_used() -> None:
     assert LaterSpec(**SPEC.to_json(), dora=True).digest != SPEC.digest
 
 
+@pytest.mark.parametrize(
+    "spec", [SPEC, FULL, replace(SPEC, targets=("q_proj", "v_proj"), alpha=8)], ids=str
+)
+def test_digest_can_be_found_from_json(spec: TrainSpec) -> None:
+    """Also where an older version, which did not know the later fields, wrote it."""
+    values = json.loads(json.dumps(spec.to_json()))
+    assert TrainSpec.digest_of(values) == spec.digest
+    assert LaterSpec.digest_of(values) == spec.digest
+
+
+def test_digest_of_a_newer_spec_is_not_known() -> None:
+    assert TrainSpec.digest_of(LaterSpec(**SPEC.to_json()).to_json()) is None
+
+
 # Baselines in users' repositories hold such digests: if these change, every stored baseline is
 # called "the config changed since". Never update them to what the code computes now. Worked out
 # with sha256sum over the canonical JSON that TrainSpec.digest describes.

@@ -495,6 +495,13 @@ def test_config_of_a_file_is_compared_value_by_value() -> None:
     assert found["step_time"][1].names == ("config.hidden_size", "32", "64")
 
 
+def test_other_digest_is_told_where_no_field_differs() -> None:
+    """1 and 1.0 are the same value in another text."""
+    before = recorded(spec=replace(SPEC, alpha=32))
+    found = reasons(compared(entry=before))
+    assert found["step_time"][1].names == ("digest", before.digest, SPEC.digest)
+
+
 def test_another_name_of_the_model_is_no_other_config() -> None:
     judged = compared(MEASUREMENT, claim(replace(SPEC, model="Other")))
     assert {one.status for one in against_a_baseline(judged)} == {"pass"}
