@@ -13,6 +13,7 @@ from pytest_vramfit.cli import arguments
 from pytest_vramfit.cli.answer import Answer, WrongUseError
 from pytest_vramfit.reporting import figures, results_reader
 from pytest_vramfit.reporting.results_reader import Result
+from pytest_vramfit.verdict import LOADED_SHARE
 from pytest_vramfit.verdict.regression import environment_changes
 
 _ENOUGH_PROCESSES = 3
@@ -78,8 +79,16 @@ def _unfit(result: Result) -> str:
     if not result.sound:
         failed = f" (failed: {', '.join(result.failed)})" if result.failed else ""
         return f"its outcome is {result.outcome}{failed}"
+    # sound, so the baseline is the reason why the test of one that does not fit failed
+    if result.test == "failed" and result.outcome == "fits":
+        return "its test failed"
+    if result.test not in {None, "passed", "failed"}:
+        return f"its test was {result.test}"
     if result.throttled:
         return f"the GPU's clocks were held down from outside: {', '.join(result.throttled)}"
+    others = max((one.others_cpu_share or 0.0 for one in result.conditions), default=0.0)
+    if others > LOADED_SHARE:
+        return f"other processes took {others:.0%} of the CPU"
     return "" if result.entry else "it has no figures"
 
 

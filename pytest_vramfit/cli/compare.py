@@ -39,6 +39,9 @@ def add(commands: arguments.Commands) -> None:
             metavar="RATIO",
             help=f"new ÷ old at most: {what} (default: {default}; none: not judged)",
         )
+    parser.add_argument(
+        "--require-all", action="store_true", help="exit 1 also where a case of OLD is not in NEW"
+    )
 
 
 def _ratio(text: str) -> float | None:
@@ -68,7 +71,7 @@ def _compare(given: argparse.Namespace) -> Answer:
             *pair_words.environment_lines(pairs),
             *_cases(pairs, limits),
             "",
-            *_only(given.old, only_old),
+            *_only(given.old, only_old, "FAIL  " if given.require_all else ""),
             *_only(given.new, only_new),
             pair_words.statuses(pairs),
         ),
@@ -84,7 +87,7 @@ def _compare(given: argparse.Namespace) -> Answer:
             "only_old": [_named(*key) for key in only_old],
             "only_new": [_named(*key) for key in only_new],
         },
-        holds=all(pair.status != "fail" for pair in pairs),
+        holds=all(pair.status != "fail" for pair in pairs) and not (given.require_all and only_old),
     )
 
 
@@ -104,9 +107,9 @@ def _limits(limits: Limits) -> dict[str, float | None]:
     }
 
 
-def _only(path: Path, keys: Sequence[sides.Key]) -> Iterator[str]:
+def _only(path: Path, keys: Sequence[sides.Key], mark: str = "") -> Iterator[str]:
     for device, nodeid, engine in keys:
-        yield f"only in {path}: {nodeid} ({engine}, {device})"
+        yield f"{mark}only in {path}: {nodeid} ({engine}, {device})"
 
 
 def _named(device: str, nodeid: str, engine: str) -> dict[str, str]:

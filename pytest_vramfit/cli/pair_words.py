@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.cli.answer import table
 from pytest_vramfit.cli.pairs import Pair, Status
 from pytest_vramfit.reporting import figures, words
@@ -59,11 +62,13 @@ def lines(pair: Pair, limits: dict[str, float | None]) -> Iterator[str]:
     if pair.changed:
         fields = ", ".join(f"{name} {old} → {new}" for name, old, new in pair.changed)
         yield f"  --    not compared    {fields}"
-        return
-    if pair.old.outcome != pair.new.outcome and not (pair.old.sound and pair.new.sound):
-        mark = "FAIL" if pair.worse_outcome else "--"
-        yield f"  {mark:<4}  outcome     {pair.old.outcome} → {pair.new.outcome}"
-    elif not pair.checks:
+    if pair.worse_outcome:
+        # the outcome may be the same word: slower than a baseline, and now than it may be at all
+        failed = f" (failed: {', '.join(pair.new.failed)})" if pair.new.failed else ""
+        yield f"  FAIL  outcome     {pair.old.outcome} → {pair.new.outcome}{failed}"
+    elif pair.old.outcome != pair.new.outcome and not (pair.old.sound and pair.new.sound):
+        yield f"  --    outcome     {pair.old.outcome} → {pair.new.outcome}"
+    elif not pair.checks and not pair.changed:
         yield f"  --    outcome     {pair.new.outcome} on both sides"
     for check in pair.checks:
         kinds = {finding.kind for finding in check.findings}
@@ -125,8 +130,14 @@ def _figures(name: str, pair: Pair) -> tuple[int | None, int | None]:
     old, new = pair.old.entry, pair.new.entry
     assert old is not None
     assert new is not None
+    if name == "peak_baseline":
+        return old.peak_allocated_bytes, new.peak_allocated_bytes
     if name == "step_time":
-        return old.median_step_ns, new.median_step_ns
-    if name == "gpu_time":
-        return old.median_gpu_ns, new.median_gpu_ns
-    return old.peak_allocated_bytes, new.peak_allocated_bytes
+        return _middle(old, "step_ns"), _middle(new, "step_ns")
+    return _middle(old, "gpu_ns"), _middle(new, "gpu_ns")
+
+
+def _middle(entry: Entry, samples: Literal["step_ns", "gpu_ns"]) -> int | None:
+    """What `verdict.ratio` takes the ratio of: one of these by the other is what stands beside."""
+    known = [one for process in entry.processes if (one := getattr(process, samples))]
+    return round(math.exp(median(math.log(median(one)) for one in known))) if known else None

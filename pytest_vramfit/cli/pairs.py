@@ -44,10 +44,12 @@ class Pair:
     @property
     def status(self) -> Status:
         """How the comparison went."""
+        if self.worse_outcome:
+            return "fail"
         if self.changed:
             return "changed"
         statuses = {one.status for one in self.checks if not _needs_gpu(one)}
-        if self.worse_outcome or "fail" in statuses:
+        if "fail" in statuses:
             return "fail"
         if "unchecked" in statuses:
             return "unchecked"

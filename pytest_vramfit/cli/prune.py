@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pytest_vramfit.baseline import Entry, Store
 from pytest_vramfit.cli import arguments
 from pytest_vramfit.cli.answer import Answer, WrongUseError
-from pytest_vramfit.cli.collected import collect, file_of
+from pytest_vramfit.cli.collected import collect
 from pytest_vramfit.cli.show import kept
 
 
@@ -19,8 +19,8 @@ def add(commands: arguments.Commands) -> None:
         commands,
         "prune",
         _prune,
-        "remove the baselines of these tests; without names, of those that pytest does not "
-        "collect in this folder any more",
+        "remove the baselines of these tests; without names, of those that are gone by pytest's "
+        "collection in this folder",
     )
     parser.add_argument("nodeids", nargs="*", metavar="NODEID")
     arguments.baselines(parser)
@@ -30,22 +30,22 @@ def add(commands: arguments.Commands) -> None:
 def _prune(given: argparse.Namespace) -> Answer:
     store = Store(given.baselines)
     entries = kept(store)
-    skipped: list[Entry] = []
+    unknown: list[Entry] = []
     if given.nodeids:
         gone = _named(entries, given.nodeids)
     else:
-        gone, skipped = _stale(entries)
+        gone, unknown = _stale(entries)
     if gone and not given.dry_run:
         store.remove(gone)
     verb = "would remove" if given.dry_run else "removed"
     lines = [f"{verb} {_title(entry)}" for entry in gone]
-    lines += [f"kept {_title(entry)}: pytest skips its file here" for entry in skipped]
+    lines += [f"kept {_title(entry)}: pytest collects nothing of its file" for entry in unknown]
     lines += [] if gone else ["nothing to remove: pytest collects the test of every other baseline"]
     return Answer(
         lines=tuple(lines),
         json={
             "removed": [_key(one) for one in gone],
-            "kept": [_key(one) for one in skipped],
+            "kept": [_key(one) for one in unknown],
             "dry_run": given.dry_run,
         },
     )
@@ -61,16 +61,11 @@ def _named(entries: Sequence[Entry], nodeids: Sequence[str]) -> list[Entry]:
 
 
 def _stale(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Those whose test is gone, and those whose test may stand in a file that was skipped."""
+    """Those whose test is gone, and those of which that is not known."""
     collected = collect()
-    files = {file_of(nodeid) for nodeid in collected.nodeids}
-    gone: list[Entry] = []
-    unknown: list[Entry] = []
-    for entry in entries:
-        if entry.nodeid not in collected.nodeids:
-            file = file_of(entry.nodeid)
-            hidden = collected.skipped and file.exists() and file not in files
-            (unknown if hidden else gone).append(entry)
+    missing = [entry for entry in entries if entry.nodeid not in collected]
+    gone = [entry for entry in missing if collected.knows(entry.nodeid)]
+    unknown = [entry for entry in missing if not collected.knows(entry.nodeid)]
     return gone, unknown
 
 

@@ -28,6 +28,8 @@ class Result:
     digest: str
     spec: Mapping[str, Any]
     outcome: str
+    test: str | None
+    """How its test went: passed, failed or skipped; None in the files of older versions."""
     failed: tuple[str, ...]
     """The names of its failed checks."""
     not_made: tuple[str, ...]
@@ -49,6 +51,7 @@ class Result:
             digest=entry.digest,
             spec=entry.spec,
             outcome="fits",
+            test=None,
             failed=(),
             not_made=(),
             throttled=(),
@@ -79,7 +82,7 @@ def read(file: Path) -> list[Result]:
 def _result(row: Value, shared: Value | None, device: str | None) -> Result:
     environment = row.get("environment") or shared
     device = environment["device"].text() if environment else device
-    throttled = row.get("throttled")
+    throttled, test = row.get("throttled"), row.get("test")
     digest, spec = read_spec(row)
     failed = [check for check in row["checks"] if check["status"].text() == "fail"]
     return Result(
@@ -89,6 +92,7 @@ def _result(row: Value, shared: Value | None, device: str | None) -> Result:
         digest=digest,
         spec=spec,
         outcome=row["outcome"].text(),
+        test=test.text() if test else None,
         failed=tuple(check["name"].text() for check in failed),
         not_made=tuple(check["name"].text() for check in failed if _required(check)),
         throttled=tuple(one.text() for one in throttled) if throttled else (),

@@ -177,7 +177,16 @@ def test_prune_as_json(capsys: Capsys) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    ["-q", "-qq", "-v", "-rN", "-m slow", "-k test_c", "--color=yes", "-n 2 -p xdist"],
+    [
+        *("-q", "-qq", "-v", "-rN", "-m slow", "-k test_c", "-k none", "--color=yes"),
+        *(
+            "--deselect test_x.py::TestB",
+            "--sw",
+            "--ff",
+            "-n 2 -p xdist",
+            "--import-mode=importlib",
+        ),
+    ],
 )
 def test_prune_does_not_depend_on_how_pytest_is_set_up(settings: str, capsys: Capsys) -> None:
     """A test that the ini file deselects is not gone."""
@@ -188,28 +197,92 @@ def test_prune_does_not_depend_on_how_pytest_is_set_up(settings: str, capsys: Ca
     assert nodeids() == {*COLLECTED}
 
 
-def test_prune_refuses_where_a_setting_deselects_tests(capsys: Capsys) -> None:
-    tests(test_x=TESTS)
-    Path("pytest.ini").write_text(
-        "[pytest]\naddopts = --deselect test_x.py::TestB\n", encoding="utf-8"
-    )
-    keep(*(entry(one) for one in COLLECTED))
-    assert refused(capsys, "prune") == (
-        "pytest's settings here deselect tests, which are not gone; name the tests to prune"
-    )
-    assert nodeids() == {*COLLECTED}
+KEPT_UNKNOWN = "(gpu, NVIDIA H200): pytest collects nothing of its file"
+SKIPS_ITSELF = "import pytest\npytest.skip('no', allow_module_level=True)"
 
 
-def test_prune_keeps_what_stands_in_a_file_that_is_skipped_here(capsys: Capsys) -> None:
+@pytest.mark.parametrize(
+    ("settings", "files"),
+    [
+        ("", {"sub/test_y": SKIPS_ITSELF}),
+        ("", {"conftest": "collect_ignore = ['sub']"}),
+        ("", {"sub/conftest": "collect_ignore_glob = ['test_*.py']"}),
+        ("addopts = --ignore=sub", {}),
+        ("addopts = test_x.py", {}),
+        ("testpaths = test_x.py", {}),
+        ("norecursedirs = sub", {}),
+        ("python_files = test_x*", {}),
+    ],
+)
+def test_prune_keeps_what_stands_in_a_file_that_is_left_out(
+    settings: str, files: dict[str, str], capsys: Capsys
+) -> None:
     """As a file is that needs a GPU."""
-    tests(test_x=TESTS, test_y="import pytest\npytest.skip('no', allow_module_level=True)")
-    keep(entry("test_y.py::test_a"), entry("test_gone.py::a"), entry("test_x.py::gone"))
+    Path("sub").mkdir()
+    tests(**{"test_x": TESTS, "sub/test_y": "def test_a(): ...", **files})
+    Path("pytest.ini").write_text(f"[pytest]\n{settings}\n", encoding="utf-8")
+    unknown, gone = "sub/test_y.py::test_a", ("test_gone.py::a", "test_x.py::gone")
+    keep(*(entry(one) for one in (COLLECTED[0], unknown, *gone)))
+    assert lines(capsys, "prune") == [
+        *(f"removed {one} (gpu, NVIDIA H200)" for one in gone),
+        f"kept {unknown} {KEPT_UNKNOWN}",
+    ]
+    assert nodeids() == {COLLECTED[0], unknown}
+
+
+@pytest.mark.parametrize("options", ["--ignore=sub", "test_x.py", "--ignore-glob=*_y.py"])
+def test_prune_keeps_what_options_of_the_environment_leave_out(
+    options: str, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", options)
+    Path("sub").mkdir()
+    tests(**{"test_x": TESTS, "sub/test_y": "def test_a(): ..."})
+    keep(entry("sub/test_y.py::test_a"), entry("test_gone.py::a"))
     assert lines(capsys, "prune") == [
         "removed test_gone.py::a (gpu, NVIDIA H200)",
-        "removed test_x.py::gone (gpu, NVIDIA H200)",
-        "kept test_y.py::test_a (gpu, NVIDIA H200): pytest skips its file here",
+        f"kept sub/test_y.py::test_a {KEPT_UNKNOWN}",
     ]
-    assert nodeids() == {"test_y.py::test_a"}
+
+
+def test_prune_has_the_options_of_the_environment(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may be parametrized by them."""
+    conftest = """
+def pytest_addoption(parser):
+    parser.addoption("--seq", default="512")
+
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize("seq", metafunc.config.getoption("seq").split(","))
+"""
+    tests(test_x="def test_a(seq): ...", conftest=conftest)
+    keep(*(entry(f"test_x.py::test_a[{seq}]") for seq in (512, 1024, 2048)))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--seq=512,1024")
+    assert lines(capsys, "prune") == ["removed test_x.py::test_a[2048] (gpu, NVIDIA H200)"]
+
+
+@pytest.mark.parametrize("by", ["ini file", "environment"])
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("test_x.py::test_a", "test_x.py::test_a"),
+        ("test_x.py::TestB . ", "test_x.py::TestB"),
+        ("--lf", "--lf"),
+    ],
+)
+def test_prune_refuses_where_a_part_of_a_file_is_collected(
+    option: str, named: str, by: str, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests(test_x=TESTS)
+    if by == "environment":
+        monkeypatch.setenv("PYTEST_ADDOPTS", option)
+    else:
+        Path("pytest.ini").write_text(f"[pytest]\naddopts = {option}\n", encoding="utf-8")
+    keep(*(entry(one) for one in COLLECTED), entry("test_gone.py::a"))
+    assert refused(capsys, "prune") == (
+        f"pytest's settings here collect a part of a file only, by {named}; name the tests to prune"
+    )
+    assert len(nodeids()) == 4
 
 
 def test_prune_refuses_with_pytest_s_words_where_collection_fails(capsys: Capsys) -> None:
@@ -245,17 +318,25 @@ def test_prune_refuses_below_pytest_s_rootdir(
     Path("sub").mkdir()
     monkeypatch.chdir("sub")
     tests(test_z="def test_a(): ...")
-    says = "sub/test_z.py::test_a is named from another folder; run this in pytest's rootdir"
+    says = f"pytest's rootdir here is {Path.cwd().parent}; run this there"
     assert refused(capsys, "prune", "--baselines", "../.vramfit") == says
 
 
-def test_prune_refuses_a_list_it_cannot_read(capsys: Capsys) -> None:
-    """As another plugin may print it."""
-    tests(test_x=TESTS, conftest="def pytest_collection_finish(): print('test_x.py::mine')")
-    Path("pytest.ini").write_text("[pytest]\naddopts = -s\n", encoding="utf-8")
+@pytest.mark.parametrize("option", ["--help", "--markers"])
+def test_prune_refuses_where_pytest_does_something_else(option: str, capsys: Capsys) -> None:
+    tests(test_x=TESTS)
+    Path("pytest.ini").write_text(f"[pytest]\naddopts = {option}\n", encoding="utf-8")
     keep(entry("a"))
-    says = refused(capsys, "prune")
-    assert says.startswith("pytest's list of tests cannot be read; name the tests to prune:\n")
+    assert refused(capsys, "prune").startswith("pytest cannot collect the tests, ")
+    assert nodeids() == {"a"}
+
+
+def test_prune_needs_no_text_of_pytest(capsys: Capsys) -> None:
+    """Another plugin may print more, or the terminal may be off."""
+    tests(test_x=TESTS, conftest="def pytest_collection_finish(): print('test_x.py::mine')")
+    Path("pytest.ini").write_text("[pytest]\naddopts = -s -p no:terminal\n", encoding="utf-8")
+    keep(entry("test_x.py::mine"), entry(COLLECTED[1]))
+    assert lines(capsys, "prune") == ["removed test_x.py::mine (gpu, NVIDIA H200)"]
 
 
 def test_prune_of_named_tests_needs_no_collection(capsys: Capsys) -> None:
@@ -355,6 +436,17 @@ def test_accept_takes_what_only_the_older_baseline_speaks_against(
             "its outcome is invalid (failed: trained)",
         ),
         ({"outcome": "crashed", "processes": ()}, "its outcome is crashed"),
+        ({"test": "failed"}, "its test failed"),
+        (
+            {"test": "failed", "outcome": "oom", "failed": ("no_oom",)},
+            "its outcome is oom (failed: no_oom)",
+        ),
+        ({"test": "skipped"}, "its test was skipped"),
+        (
+            {"test": "skipped", "outcome": "slower", "failed": ("step_time",)},
+            "its test was skipped",
+        ),
+        ({"conditions": {"others_cpu_share": 0.5}}, "other processes took 50% of the CPU"),
         (
             {"throttled": ["hardware thermal", "power brake"]},
             "the GPU's clocks were held down from outside: hardware thermal, power brake",
@@ -370,6 +462,24 @@ def test_accept_refuses_what_is_not_sound_and_writes_the_others(
         f"refused bad (gpu, NVIDIA H200): {says}"
     )
     assert nodeids() == {"good"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": "passed"},
+        {"test": None},
+        {"test": "failed", "outcome": "slower", "failed": ("gpu_time",)},
+        {"test": "failed", "outcome": "heavier", "failed": ("peak_baseline",)},
+        {"conditions": {"others_cpu_share": 0.3}},
+        {"conditions": {"others_cpu_share": None}},
+    ],
+)
+def test_accept_takes_what_failed_by_the_older_baseline_at_most(
+    changes: dict[str, Any], capsys: Capsys
+) -> None:
+    results(Path("r.json"), row(processes=(A, B, C), **changes))
+    assert baselines("accept", "r.json") == 0
 
 
 def test_accept_leaves_out_what_a_test_only_measured(capsys: Capsys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ a.py::noisy
   pass  GPU time    225.00 ms → 225.00 ms           1.000 (0.998 to 1.002)
   --    step time   250.00 ms → 325.00 ms           1.300 (1.098 to 1.539)  at most 1.25; too noisy: more processes would decide it; GPU time 1.000: it is the host
 a.py::out
-  FAIL  outcome     fits → oom
+  FAIL  outcome     fits → oom (failed: no_oom)
 a.py::slow
   FAIL  peak        10,240.0 MiB → 11,264.0 MiB     1.100                   at most 1.01
   FAIL  GPU time    225.00 ms → 246.00 ms           1.093 (1.091 to 1.096)  at most 1.05
@@ -195,8 +196,99 @@ def test_case_that_does_not_train_any_more_fails_with_its_figures(capsys: Capsys
     new(row(outcome="invalid", failed=("trained",)))
     assert compare() == 1
     text = capsys.readouterr().out
-    assert "  FAIL  outcome     fits → invalid" in text
+    assert "  FAIL  outcome     fits → invalid (failed: trained)" in text
     assert "  pass  peak" in text
+
+
+def test_case_that_does_not_get_through_any_more_fails_also_where_it_changed(
+    capsys: Capsys,
+) -> None:
+    old(row(), row("other"))
+    new(row(seq=1024, processes=(), outcome="oom", failed=("no_oom",)), row("other"))
+    assert compare() == 1
+    text = capsys.readouterr().out
+    assert (
+        "  --    not compared    seq 512 → 1024\n  FAIL  outcome     fits → oom (failed: no_oom)\n"
+    ) in text
+    assert "2 cases in both: 1 passed, 1 failed" in text
+    case = as_json(capsys)["cases"][1]
+    assert (case["status"], len(case["changed"])) == ("fail", 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "line"),
+    [
+        ("oom", "fits", "  --    outcome     oom → fits\n"),
+        ("oom", "oom", ""),
+        ("fits", "slower", ""),
+    ],
+)
+def test_changed_case_whose_outcome_is_no_worse_does_not_fail(
+    before: str, now: str, line: str, capsys: Capsys
+) -> None:
+    old(row(outcome=before))
+    new(row(seq=1024, outcome=now))
+    assert compare() == 0
+    assert f"not compared    seq 512 → 1024\n{line}\n" in capsys.readouterr().out
+
+
+def test_outcome_that_is_worse_under_the_same_word_fails_and_says_by_what(capsys: Capsys) -> None:
+    old(row(outcome="slower", failed=("step_time",)))
+    new(row(outcome="slower", failed=("max_step",)))
+    assert compare() == 1
+    says = "  FAIL  outcome     slower → slower (failed: max_step)"
+    assert says in capsys.readouterr().out
+
+
+def test_missing_case_fails_where_all_are_required(capsys: Capsys) -> None:
+    old(row("a"), row("b"))
+    new(row("a"), row("c"))
+    assert compare() == 0
+    assert "\nonly in old.json: b (gpu, NVIDIA H200)\nonly in new.json: c " in (
+        capsys.readouterr().out
+    )
+    assert compare("--require-all") == 1
+    assert "\nFAIL  only in old.json: b (gpu, NVIDIA H200)\nonly in new.json: c " in (
+        capsys.readouterr().out
+    )
+    new(row("a"), row("b"), row("c"))
+    assert compare("--require-all") == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "figures", "ratio"),
+    [
+        # two processes, three: the middle of an even number
+        ((80, 125), (90, 101, 110), "100.00 ms → 101.00 ms", "1.010"),
+        ((90, 110), (80, 125), "99.50 ms → 100.00 ms", "1.005"),
+        ((100, 100, 100), (100, 90, 100, 90), "100.00 ms → 94.87 ms", "0.949"),
+    ],
+)
+def test_figures_are_those_that_the_ratio_is_of(
+    before: tuple[int, ...],
+    now: tuple[int, ...],
+    figures: str,
+    ratio: str,
+    capsys: Capsys,
+) -> None:
+    old(row(processes=[process(one, one) for one in before]))
+    new(row(processes=[process(one, one) for one in now]))
+    compare()
+    _, gpu, step = (one for one in capsys.readouterr().out.splitlines() if " → " in one[10:50])
+    for line in (gpu, step):
+        assert f"{figures} " in line
+        assert f" {ratio} (" in line
+
+
+def test_figures_of_an_even_number_of_steps_are_those_that_the_ratio_is_of(
+    capsys: Capsys,
+) -> None:
+    steps = (80_000_000, 90_000_000, 100_000_000, 120_000_000)
+    old(row(processes=[replace(process(), step_ns=steps)]))
+    new(row(processes=[process(95)]))
+    (check,) = as_json(capsys, "--gpu-ratio=none", "--peak-ratio=none")["cases"][0]["checks"]
+    assert (check["old"], check["new"]) == (95_000_000, 95_000_000)
+    assert check["ratio"] == pytest.approx(1)
 
 
 def test_case_that_gets_through_now_holds(capsys: Capsys) -> None:
