@@ -54,7 +54,8 @@ class Run:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""
         self._collected.add(item.nodeid)
-        if self._config.option.collectonly or self._setup_plan:
+        measures = self._settings.engine is not None
+        if not measures or self._config.option.collectonly or self._setup_plan:
             return
         if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
             self._cases.start()

@@ -110,10 +110,11 @@ def in_folder(
 
     def in_folder(name: str, source: str, *arguments: str) -> Ran:
         if name not in kept:
-            monkeypatch.chdir(folder)
             (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
             (folder / "test_a.py").write_text(source, encoding="utf-8")
-            kept[name] = run(pytester, "--vramfit=cpu", *arguments)
+            with monkeypatch.context() as patch:
+                patch.chdir(folder)
+                kept[name] = run(pytester, "--vramfit=cpu", *arguments)
         return kept[name]
 
     return in_folder
