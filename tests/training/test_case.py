@@ -185,6 +185,7 @@ def test_progress_goes_through_every_stage(bench, spec_of):
         *["warm-up"] * 3,
         *["timed"] * 3,
         "proof",
+        *["profiled"] * 2,  # the first step of it tells that there is no GPU
     ]
 
 
