@@ -11,7 +11,10 @@ from pytest_vramfit.baseline.json_reader import BaselineError, Value
 from pytest_vramfit.measurement import Measurement, median
 from pytest_vramfit.spec import TrainSpec
 
-__all__ = ["BaselineError", "Entry", "Process"]
+__all__ = ["ENOUGH_PROCESSES", "BaselineError", "Entry", "Process"]
+
+ENOUGH_PROCESSES = 3
+"""The least that tell something about the spread between processes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,9 +149,7 @@ class Entry:
     @classmethod
     def read(cls, value: Value, device: str) -> Entry:
         """The inverse of :meth:`to_json`. Raises BaselineError."""
-        processes = tuple(Process.read(one) for one in value["processes"])
-        if not processes:
-            raise value["processes"].error("a list of at least one process")
+        processes = read_processes(value)
         digest, spec = read_spec(value)
         return cls(
             nodeid=value["nodeid"].text(),
@@ -160,6 +161,14 @@ class Entry:
             processes=processes,
             environment=value["environment"].texts(),
         )
+
+
+def read_processes(value: Value) -> tuple[Process, ...]:
+    """The ``processes`` of an entry or of a result's time. Raises BaselineError."""
+    processes = tuple(Process.read(one) for one in value["processes"])
+    if not processes:
+        raise value["processes"].error("a list of at least one process")
+    return processes
 
 
 def read_spec(value: Value) -> tuple[str, Mapping[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_vramfit.baseline import Entry, Store
+from pytest_vramfit.baseline import ENOUGH_PROCESSES, Entry, Store
 from pytest_vramfit.baseline.entry import changed_fields
 from pytest_vramfit.cli import arguments
 from pytest_vramfit.cli.answer import Answer, WrongUseError
@@ -16,7 +16,6 @@ from pytest_vramfit.reporting.results_reader import Result
 from pytest_vramfit.verdict import LOADED_SHARE
 from pytest_vramfit.verdict.regression import environment_changes
 
-_ENOUGH_PROCESSES = 3
 _Key = tuple[str | None, str, str]
 
 
@@ -106,7 +105,7 @@ def _pooled(results: Sequence[Result]) -> Entry:
             raise _RefusedError(f"the results differ in {says}")
     # a file that is given twice adds nothing
     processes = tuple(dict.fromkeys(process for one in entries for process in one.processes))
-    if len(processes) < _ENOUGH_PROCESSES:
+    if len(processes) < ENOUGH_PROCESSES:
         number = "one process" if len(processes) == 1 else "two processes"
         raise _RefusedError(
             f"it has {number}; run with --vramfit-update, which measures three, or give the "

@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROCESSES = 3
-"""The least that tell something about the spread between processes."""
-
 
 class Collected:
     """Which tests were collected, to know the baselines that have no test any more."""
 
     def __init__(self) -> None:
         self._nodeids: set[str] = set()
+        self._files: set[str] = set()
 
     def add(self, nodeid: str) -> None:
         """Any test that was collected, whether it will run or not."""
         self._nodeids.add(nodeid)
+        self._files.add(_file(nodeid))
 
     def to_json(self) -> list[str]:
         """For xdist's controller, which collects nothing itself."""
@@ -39,7 +38,8 @@ class Collected:
 
     def add_json(self, nodeids: Iterable[str]) -> None:
         """What a worker of xdist collected."""
-        self._nodeids.update(nodeids)
+        for nodeid in nodeids:
+            self.add(nodeid)
 
     def lacks(self, nodeid: str, config: pytest.Config) -> bool:
         """Whether this test would have been collected if it were there."""
@@ -47,8 +47,7 @@ class Collected:
         if nodeid in self._nodeids or in_part:
             return False
         file = _file(nodeid)
-        collected = any(_file(one) == file for one in self._nodeids)
-        return collected or not (config.rootpath / file).exists()
+        return file in self._files or not (config.rootpath / file).exists()
 
 
 def record(
@@ -58,7 +57,7 @@ def record(
 
     The rows of what is recorded get the samples of all processes.
     """
-    from pytest_vramfit.baseline import BaselineError
+    from pytest_vramfit.baseline import ENOUGH_PROCESSES, BaselineError
     from pytest_vramfit.gate import record as measure_on
     from pytest_vramfit.reporting import baselines, results
 
@@ -78,7 +77,7 @@ def record(
         return ProgressLine(config, f", baseline of {nodeid}").show
 
     try:
-        recorded = measure_on(gate, recordings, PROCESSES, on_case)
+        recorded = measure_on(gate, recordings, ENOUGH_PROCESSES, on_case)
     finally:
         ProgressLine(config).clear()
     try:

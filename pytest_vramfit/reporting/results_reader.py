@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_vramfit.baseline import Entry, Process
-from pytest_vramfit.baseline.entry import read_spec
+from pytest_vramfit.baseline import Entry
+from pytest_vramfit.baseline.entry import read_processes, read_spec
 from pytest_vramfit.baseline.json_reader import Value
 from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.reporting.results import SCHEMA
@@ -97,7 +97,7 @@ def _result(row: Value, shared: Value | None, device: str | None) -> Result:
         not_made=tuple(check["name"].text() for check in failed if _required(check)),
         throttled=tuple(one.text() for one in throttled) if throttled else (),
         conditions=tuple(_conditions(row)),
-        entry=_entry(row, environment),
+        entry=_entry(row, environment, digest, spec),
     )
 
 
@@ -120,23 +120,22 @@ def _conditions(row: Value) -> Iterator[Conditions]:
         )
 
 
-def _entry(row: Value, environment: Value | None) -> Entry | None:
+def _entry(
+    row: Value, environment: Value | None, digest: str, spec: Mapping[str, Any]
+) -> Entry | None:
     """The figures of a row that has them."""
     memory, time = row.get("memory"), row.get("time")
     if memory is None or time is None:
         return None
     if environment is None:
         raise row.error("a row with an environment")
-    processes = tuple(Process.read(one) for one in time["processes"])
-    if not processes:
-        raise time["processes"].error("a list of at least one process")
     return Entry(
         nodeid=row["nodeid"].text(),
         engine=row["engine"].text(),
         device=environment["device"].text(),
-        digest=row["digest"].text(),
-        spec=row["spec"].object(),
+        digest=digest,
+        spec=spec,
         peak_allocated_bytes=memory["peak_allocated_bytes"].positive(),
-        processes=processes,
+        processes=read_processes(time),
         environment=environment.texts(),
     )
