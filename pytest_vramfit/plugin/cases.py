@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_vramfit.plugin.errors import CouldNotMeasureError
 from pytest_vramfit.plugin.options import Settings
 from pytest_vramfit.plugin.progress import ProgressLine
 
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from pytest_vramfit.reporting.results import Row
     from pytest_vramfit.spec import Claim
     from pytest_vramfit.verdict import Case, Check
-
-
-class CouldNotMeasureError(pytest.fail.Exception):  # type: ignore[name-defined,misc]
-    """Not a verdict: stays an ERROR, also under ``xfail`` and in the body of a test."""
-
-    __module__ = "builtins"  # as pytest does, so that its one-line summary shows the message
-
-    def __init__(self, says: str) -> None:
-        super().__init__(says, pytrace=False)
 
 
 _rows = pytest.StashKey["list[Row]"]()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_vramfit.plugin import benchmark, items, options
+from pytest_vramfit.plugin import items, options
 from pytest_vramfit.plugin.run import Run
 
 if TYPE_CHECKING:
@@ -43,9 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{items.MARKER}(*, model, method, rank, seq, batch, ...): run this fine-tuning step and "
         "assert that it fits; see the README for every keyword",
     )
-    run = Run(config, options.read(config))
+    settings = options.read(config)
+    run = Run(config, settings)
     config.pluginmanager.register(run, _RUN)
-    config.pluginmanager.register(benchmark.Replay(run.case_of))
+    if settings.engine is not None:
+        from pytest_vramfit.plugin import benchmark
+
+        config.pluginmanager.register(benchmark.Replay(run.case_of))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -82,6 +86,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.fixture
 def vramfit(request: pytest.FixtureRequest) -> Vramfit:
     """The marked test's case, measured before the test and judged around it."""
+    from pytest_vramfit.plugin import benchmark
+
     benchmark.keep(request)
     return _run(request.config).fixture(request.node)
 

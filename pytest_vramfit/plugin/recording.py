@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,34 +20,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Collected:
-    """Which tests were collected, to know the baselines that have no test any more."""
-
-    def __init__(self) -> None:
-        self._nodeids: set[str] = set()
-        self._files: set[str] = set()
-
-    def add(self, nodeid: str) -> None:
-        """Any test that was collected, whether it will run or not."""
-        self._nodeids.add(nodeid)
-        self._files.add(_file(nodeid))
-
-    def to_json(self) -> list[str]:
-        """For xdist's controller, which collects nothing itself."""
-        return sorted(self._nodeids)
-
-    def add_json(self, nodeids: Iterable[str]) -> None:
-        """What a worker of xdist collected."""
-        for nodeid in nodeids:
-            self.add(nodeid)
-
-    def lacks(self, nodeid: str, config: pytest.Config) -> bool:
-        """Whether this test would have been collected if it were there."""
-        in_part = config.getoption("lf", default=False) or any("::" in one for one in config.args)
-        if nodeid in self._nodeids or in_part:
-            return False
-        file = _file(nodeid)
-        return file in self._files or not (config.rootpath / file).exists()
+def _lost(nodeids: Iterable[str], collected: Collection[str], config: pytest.Config) -> set[str]:
+    """Those that would have been collected if their tests were there."""
+    if config.getoption("lf", default=False) or any("::" in one for one in config.args):
+        return set()  # only a part of the tests was collected
+    known, files = {*collected}, {_file(one) for one in collected}
+    return {
+        one
+        for one in nodeids
+        if one not in known and (_file(one) in files or not (config.rootpath / _file(one)).exists())
+    }
 
 
 def record(
@@ -96,7 +78,7 @@ def record(
 
 
 def stale(
-    config: pytest.Config, settings: Settings, rows: Sequence[Row], collected: Collected
+    config: pytest.Config, settings: Settings, rows: Sequence[Row], collected: Collection[str]
 ) -> Iterator[str]:
     """A line on the baselines of the devices of this run that have no test any more."""
     from pytest_vramfit.reporting import baselines
@@ -106,12 +88,14 @@ def stale(
     devices = {
         (row["environment"]["device"], row["engine"]) for row in rows if row.get("environment")
     }
-    gone = [
-        entry
+    nodeids = [
+        entry.nodeid
         for entry in settings.baselines.entries
-        if (entry.device, entry.engine) in devices and collected.lacks(entry.nodeid, config)
+        if (entry.device, entry.engine) in devices
     ]
-    yield from baselines.stale([items.as_argument(entry.nodeid, config) for entry in gone])
+    lost = _lost(nodeids, collected, config)
+    gone = [items.as_argument(nodeid, config) for nodeid in nodeids if nodeid in lost]
+    yield from baselines.stale(gone)
 
 
 def _is_wanted(row: Row, settings: Settings) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_vramfit.plugin import items, recording
-from pytest_vramfit.plugin.cases import Cases, CouldNotMeasureError
+from pytest_vramfit.plugin import items
+from pytest_vramfit.plugin.errors import CouldNotMeasureError
 from pytest_vramfit.plugin.options import Settings
 
 if TYPE_CHECKING:
+    from pytest_vramfit.plugin.cases import Cases
     from pytest_vramfit.plugin.fixture import Vramfit
     from pytest_vramfit.reporting.results import Row
     from pytest_vramfit.spec import Claim
@@ -29,7 +31,6 @@ class Run:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._cases = Cases(config, settings)
         self._setup_plan: bool = config.getoption("setupplan", default=False)
         self._ran = False
         """Whether any test was run: a run that only collects leaves an earlier results file."""
@@ -37,8 +38,16 @@ class Run:
         """The rows of each test by its nodeid."""
         self._tests: dict[str, str] = {}
         """How each test went, over all its phases: passed, failed or skipped."""
-        self._collected = recording.Collected()
+        self._collected: list[str] = []
+        """Every test that was collected, under an engine."""
         self._last_lines: list[str] = []
+
+    @functools.cached_property
+    def _cases(self) -> Cases:
+        # a run without cases must not pay for the import
+        from pytest_vramfit.plugin.cases import Cases
+
+        return Cases(self._config, self._settings)
 
     def pytest_report_header(self) -> str | None:
         """Say what will be measured on, or that results which were asked for will not come."""
@@ -53,22 +62,24 @@ class Run:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""
-        self._collected.add(item.nodeid)
-        measures = self._settings.engine is not None
-        if not measures or self._config.option.collectonly or self._setup_plan:
+        if self._settings.engine is None:
+            return
+        self._collected.append(item.nodeid)
+        if self._config.option.collectonly or self._setup_plan:
             return
         if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
             self._cases.start()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the cases, to say what remains."""
-        self._cases.expect(sum(items.is_case(item) for item in session.items))
+        if self._settings.engine is not None:
+            self._cases.expect(sum(items.is_case(item) for item in session.items))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Learn what a worker of xdist collected."""
         if collected := getattr(node, "workeroutput", {}).get("vramfit_collected"):
-            self._collected.add_json(collected)
+            self._collected += collected
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Give a marked test the fixture, read its marker; skip where no engine was asked for."""
@@ -135,7 +146,8 @@ class Run:
             report.outcome = "failed"
             vars(report).pop("wasxfail", None)
             vars(report)["vramfit_could_not_measure"] = True
-        if rows := self._cases.take_rows(item):
+        rows = self._cases.take_rows(item) if "_cases" in vars(self) else []
+        if rows:
             # as text: xdist refuses subclasses of str and int, and a model's config may hold some
             vars(report)["vramfit_rows"] = json.dumps(rows)
         return report
@@ -181,7 +193,7 @@ class Run:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Record baselines, end the worker, write the results."""
         if hasattr(self._config, "workerinput"):
-            vars(self._config)["workeroutput"]["vramfit_collected"] = self._collected.to_json()
+            vars(self._config)["workeroutput"]["vramfit_collected"] = self._collected
         elif self._settings.engine is not None and self._ran:
             for row in self._rows:
                 row["test"] = self._tests.get(row["nodeid"])
@@ -190,6 +202,8 @@ class Run:
         self.pytest_unconfigure()
 
     def _finish_baselines(self, session: pytest.Session) -> None:
+        from pytest_vramfit.plugin import recording
+
         config, settings, rows = self._config, self._settings, self._rows
         if settings.update is not None and rows:
             if session.exitstatus != pytest.ExitCode.INTERRUPTED:
@@ -218,7 +232,8 @@ class Run:
 
     def pytest_unconfigure(self) -> None:
         """End the worker, also where the session did not come to its end."""
-        self._cases.stop()
+        if "_cases" in vars(self):
+            self._cases.stop()
 
     @property
     def _rows(self) -> list[Row]:
