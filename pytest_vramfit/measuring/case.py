@@ -44,18 +44,12 @@ class Report(Protocol):
 class CaseRun:
     """The state of one case while it runs. :meth:`measure` is all there is to call."""
 
-    def __init__(
-        self,
-        request: Request,
-        bench: Bench,
-        report: Report,
-        most_profiled: int = MOST_PROFILED_STEPS,
-    ) -> None:
+    def __init__(self, request: Request, bench: Bench, report: Report) -> None:
         self._spec = request.spec
         self._schedule = request.schedule
         self._bench = bench
         self._report = report
-        self._profiled_steps = min(most_profiled, request.schedule.steps)
+        self._profiled_steps = min(MOST_PROFILED_STEPS, request.schedule.steps)
         self._stages_ns: dict[str, int] = {}
         self._step_number = 0
         self._step_begin_ns = 0

@@ -118,8 +118,7 @@ class _Worker:
         self._report("open", 0, 1)
         bench.begin(None)
         request = Request(spec=claim.spec, schedule=claim.schedule)
-        # the profiler must not be there before memory and wall time of the first case were read
-        self._case_run(request, bench, lambda *_: None, most_profiled=0).measure()
+        self._case_run(request, bench, lambda *_: None).measure()
         bench.end()
 
     def _report(self, stage: str, done: int, of: int, left_ns: int | None = None) -> None:

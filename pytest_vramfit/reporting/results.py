@@ -40,6 +40,7 @@ def row(case: Case, *, judged: bool) -> Row:
             "stages_ns": dict(measurement.stages_ns),
             "processes": [Process.of(one).to_json() for one in case.measurements],
         },
+        "against": _against(case.against),
         "conditions": asdict(measurement.conditions) if measurement.conditions else None,
         "throttled": list(case.throttled),
         "spill": None,
@@ -129,6 +130,16 @@ def _head(nodeid: str, engine: Engine, claim: Claim, *, judged: bool) -> Row:
         "spec": claim.spec.to_json(),
         "limits": claim.limits.to_json(),
         "schedule": asdict(claim.schedule),
+    }
+
+
+def _against(other: Entry | None) -> Row | None:
+    if other is None:
+        return None
+    return {
+        "peak_allocated_bytes": other.peak_allocated_bytes,
+        "processes": [one.to_json() for one in other.processes],
+        "environment": dict(other.environment),
     }
 
 

@@ -34,6 +34,7 @@ def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu
         first, number = unsupported[0], len(unsupported)
         such = ", such as" if number > 1 else ":"
         yield f"{number} unsupported{such} {first['nodeid']}: {first['says']}"
+    yield from _against(measured)
     yield from _notes(measured)
     yield from _time(measured)
     yield from _next(rows, command, gpu_command)
@@ -87,6 +88,31 @@ def _notes(measured: Sequence[Row]) -> Iterator[str]:
             if passed or undecided:
                 name = words.check_name(check["name"])
                 yield f"note: {row['nodeid']}: {name} {check['says']}"
+
+
+def _against(measured: Sequence[Row]) -> Iterator[str]:
+    """How this environment compares with the other one, over all cases."""
+    compared = [row for row in measured if row.get("against")]
+    if not compared:
+        return
+    here, there = compared[0]["environment"], compared[0]["against"]["environment"]
+    changes = [
+        f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
+    ]
+    yield f"other environment: {'; '.join(changes) or 'the same versions of everything'}"
+    ratios: dict[str, list[float]] = {}
+    for row in compared:
+        for check in row["checks"]:
+            if check["ratio"] is not None:
+                ratios.setdefault(check["name"], []).append(check["ratio"])
+    spans = [
+        f"{words.check_name(name).removesuffix(' baseline')} {min(found):.3f}"
+        + (f" to {max(found):.3f}" if len(found) > 1 else "")
+        for name, found in ratios.items()
+    ]
+    yield f"here, times the other environment's: {', '.join(spans)}"
 
 
 def _time(measured: Sequence[Row]) -> Iterator[str]:

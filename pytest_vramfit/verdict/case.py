@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.spec import CHECKS, Claim
 
@@ -76,8 +77,8 @@ class Case:
     checks: tuple[Check, ...]
     more: tuple[Measurement, ...] = ()
     """Of the same case, taken because the first left a time in doubt."""
-    in_turn: bool = False
-    """Whether it was compared with the same case in another environment, not with a baseline."""
+    against: Entry | None = None
+    """The same case in another environment, where it was compared with that, not a baseline."""
     throttled: tuple[str, ...] = ()
     """Why the GPU's clocks were held down from outside while it was measured."""
 
@@ -86,6 +87,11 @@ class Case:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name for check in self.checks if check.status == "fail"}
         return next((_FAILS_AS[name] for name in CHECKS if name in failed), "fits")
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it was measured in turn with what it was compared with."""
+        return self.against is not None
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:

@@ -115,7 +115,7 @@ def judge(
         measurement=measurement,
         checks=tuple(checks),
         more=more,
-        in_turn=reference.in_turn,
+        against=reference.entry if reference.in_turn else None,
         throttled=throttled(
             [Process.of(one) for one in (measurement, *more)],
             [one.conditions for one in (measurement, *more) if one.conditions],

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import permutations
 from pathlib import Path
 
@@ -89,35 +89,35 @@ def all_cores_busy() -> Iterator[None]:
             one.kill()
 
 
-def in_fresh_processes() -> dict[str, list[Measurement]]:
-    """Every case in each of twelve processes, one process after the other."""
+def in_fresh_processes(load: AbstractContextManager[None]) -> dict[str, list[Measurement]]:
+    """Every case in each of twelve processes, one process after the other, under this load."""
     workers = [Worker("gpu") for _ in range(PROCESSES)]
     for worker in workers:
         worker.start()
     until_idle()
     taken: dict[str, list[Measurement]] = {name: [] for name in CASES}
-    for worker in workers:
-        try:
-            for name in CASES:
-                claim = claim_of(name)
-                request = Request(spec=claim.spec, schedule=claim.schedule)
-                reply = worker.measure(request, lambda _: None)
-                assert isinstance(reply, Measured), reply
-                taken[name].append(reply.measurement)
-        finally:
-            worker.stop()
+    with load:
+        for worker in workers:
+            try:
+                for name in CASES:
+                    claim = claim_of(name)
+                    request = Request(spec=claim.spec, schedule=claim.schedule)
+                    reply = worker.measure(request, lambda _: None)
+                    assert isinstance(reply, Measured), reply
+                    taken[name].append(reply.measurement)
+            finally:
+                worker.stop()
     return taken
 
 
 @pytest.fixture(scope="module")
 def idle() -> dict[str, list[Measurement]]:
-    return in_fresh_processes()
+    return in_fresh_processes(nullcontext())
 
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, list[Measurement]]:
-    with all_cores_busy():
-        return in_fresh_processes()
+    return in_fresh_processes(all_cores_busy())
 
 
 @pytest.fixture(params=["idle", "loaded"])

@@ -314,6 +314,8 @@ def test_against_another_interpreter(pytester) -> None:
     assert found["peak_baseline"]["ratio"] == 1.0
     assert found["step_time"]["ratio"] > 0
     assert len(row["time"]["processes"]) == 2
+    assert row["against"]["peak_allocated_bytes"] == row["memory"]["peak_allocated_bytes"]
+    assert "other environment: the same versions of everything" in ran.output
 
 
 def test_another_interpreter_that_cannot_measure(pytester) -> None:

@@ -22,11 +22,12 @@ from samples import (
     with_memory,
 )
 
+from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import results, summary
 from pytest_vramfit.spec import Claim
-from pytest_vramfit.verdict import Case, judge
+from pytest_vramfit.verdict import Case, Reference, judge
 
 Row = dict[str, Any]
 NO_BASELINE = "no baseline; --vramfit-update-missing records one"
@@ -229,3 +230,31 @@ def test_command_for_a_gpu_machine_is_the_caller_s() -> None:
 def test_what_the_gpu_does_not_support_is_not_sent_to_a_gpu() -> None:
     row = not_measured("a.py::b", "unsupported", "no usable GPU", engine="gpu")
     assert lines(row)[-1] == "1 unsupported: a.py::b: no usable GPU"
+
+
+def against(there: dict[str, str]) -> Case:
+    """Compared with the same case in an environment that differs from here by this."""
+    here = replace(MEASUREMENT, environment={"device": "X", "torch": "2.11.0", "peft": "0.21.2"})
+    slower = replace(timed(gpu=1.02), environment={**here.environment, **there})
+    entry = Entry.of("test_a.py::test_b", "gpu", SPEC, [slower] * 2)
+    reference = Reference(entry=entry, in_turn=True)
+    return judge("test_a.py::test_b", "gpu", claim(), here, more=(here,), reference=reference)
+
+
+def test_other_environment_is_named_with_its_ratios() -> None:
+    says = lines(row("a", against({"torch": "2.13.0", "numpy": "2.0"})), row("b", case()))
+    assert says[-3:-1] == [
+        "other environment: torch 2.13.0 there, 2.11.0 here; numpy 2.0 there, none here",
+        "here, times the other environment's: step time 1.000, GPU time 0.980, peak 1.000",
+    ]
+
+
+def test_other_environment_that_is_no_other_one_says_so() -> None:
+    says = lines(row("a", against({})), row("b", against({})))[-3:-1]
+    assert says == [
+        "other environment: the same versions of everything",
+        (
+            "here, times the other environment's: step time 1.000 to 1.000, "
+            "GPU time 0.980 to 0.980, peak 1.000 to 1.000"
+        ),
+    ]

@@ -562,13 +562,15 @@ def test_every_finding_that_names_the_reference_has_both_its_sentences_here() ->
     """And no sentence about another environment speaks of a baseline."""
     found = [(one, judged) for _, name, judged, _ in ALL for one in check(judged, name).findings]
 
+    there = Entry.of("test_a.py::test_b", "gpu", SPEC, [MEASUREMENT])
+
     def alone(finding: Finding, judged: Case) -> str:
         return words.sentence(Check(name="x", status="fail", findings=(finding,)), judged)
 
     naming = {
         one.kind
         for one, judged in found
-        if alone(one, replace(judged, in_turn=True)) != alone(one, replace(judged, in_turn=False))
+        if alone(one, replace(judged, against=there)) != alone(one, replace(judged, against=None))
     }
     assert naming == {"no_gpu_time_before", "other_gpu", "improved", "host_side"}
     for table in (WITH_RATIO + WITHOUT_RATIO, IN_TURN):
