@@ -10,6 +10,7 @@ from pytest_vramfit.baseline import Entry, Store
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.measuring.client import OnProgress, Worker
 from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
+from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict import (
     LOADED_SHARE,
@@ -18,6 +19,7 @@ from pytest_vramfit.verdict import (
     Finding,
     Reference,
     capacity_to_try,
+    contamination,
     in_doubt,
     judge,
     regressions,
@@ -125,17 +127,25 @@ class Gate:
     def _measured_with_headroom(
         self, claim: Claim, on_progress: OnProgress
     ) -> tuple[Measurement | NotMeasured, Measurement | None]:
-        """The case, and the run with less memory where only that decides the headroom."""
+        """The case, and the run with less memory where only that decides the headroom.
+
+        Not measured where others used the GPU so that memory cannot be judged.
+        """
         reply = self._ask(self.worker, claim, on_progress)
         if isinstance(reply, NotMeasured):
             return reply, None
-        capacity = capacity_to_try(claim, reply.measurement)
-        if capacity is None:
-            return reply.measurement, None
-        again = self._ask(self.worker, claim, on_progress, capacity)
-        if isinstance(again, NotMeasured):
-            return again, None
-        return reply.measurement, again.measurement
+        first, capped = reply.measurement, None
+        capacity = capacity_to_try(claim, first)
+        if capacity is not None and contamination(claim, first) is None:
+            again = self._ask(self.worker, _steps_of(claim), on_progress, capacity)
+            if isinstance(again, NotMeasured):
+                return again, None
+            capped = again.measurement
+        change = contamination(claim, first, capped)
+        if change is None:
+            return first, capped
+        says = words.contamination(change, capped or first)
+        return NotMeasured(outcome="contaminated", says=says, clean=True), None
 
     def _reference(self, nodeid: str, claim: Claim, measurement: Measurement) -> Reference:
         """The baseline of this case, or why it is not compared with one."""
@@ -165,7 +175,7 @@ class Gate:
         for _ in range(2):
             if before and not self._one_more(claim, more, on_progress):
                 return Reference(without=Finding(kind="not_in_turn"))
-            reply = self._ask(other, claim, on_progress)
+            reply = self._ask(other, _steps_of(claim), on_progress)
             if isinstance(reply, NotMeasured):
                 return replace(reply, says=f"in the other environment {reply.says}")
             if reply.measurement.memory is None:
@@ -175,8 +185,8 @@ class Gate:
         return Reference(entry=entry, in_turn=True)
 
     def _one_more(self, claim: Claim, taken: list[Measurement], on_progress: OnProgress) -> bool:
-        """Measure the case once more, if it gets through."""
-        reply = self._ask(self.worker, claim, on_progress)
+        """Measure the case's steps once more, if it gets through."""
+        reply = self._ask(self.worker, _steps_of(claim), on_progress)
         if isinstance(reply, NotMeasured) or reply.measurement.memory is None:
             return False
         taken.append(reply.measurement)
@@ -194,6 +204,11 @@ class Gate:
         if self.isolate:
             worker.renew()
         return reply
+
+
+def _steps_of(claim: Claim) -> Claim:
+    """The claim without what follows the training steps: measured once is enough of that."""
+    return replace(claim, schedule=replace(claim.schedule, phases=()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,7 +252,7 @@ def record(
             nodeid = one.entry.nodeid
             if nodeid in refused:
                 continue
-            case = gate.measure_alone(nodeid, one.claim, on_case(nodeid))
+            case = gate.measure_alone(nodeid, _steps_of(one.claim), on_case(nodeid))
             if isinstance(case, NotMeasured) or case.outcome != "fits":
                 refused[nodeid] = case.outcome
             elif case.throttled:

@@ -14,6 +14,16 @@ Engine = Literal["gpu", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldChange:
+    """That others took memory of the device while the case ran, or gave some back."""
+
+    bytes: int
+    """How much more they held; below zero: less."""
+    when: str
+    """Seen then: ``before the timed steps``, ``in the timed steps``, ``before memory ran out``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """The device that was measured on."""
 
@@ -24,6 +34,8 @@ class Device:
     """What the driver keeps for itself."""
     held_bytes: int
     """What others held when the case began."""
+    held_change: HeldChange | None = None
+    """The largest change of that during the case; None where none was seen."""
     driver: str | None = None
 
     @property
@@ -48,6 +60,9 @@ class Memory:
     outside_allocator_bytes: int | None
     """On the device but not in PyTorch's allocator: context, kernels, libraries."""
     allocator_retries: int | None
+    managed_bytes: int | None = None
+    """Optimizer states in managed memory, which the driver moves between host and device; not in
+    any other figure here."""
 
     @property
     def phases(self) -> dict[str, int]:
@@ -115,6 +130,14 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PhasePeak:
+    """The peak allocated of what followed the training steps, or that it ran out of memory."""
+
+    peak_bytes: int | None
+    oom: OutOfMemory | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Facts that tell whether the step trained what was asked."""
 
@@ -150,15 +173,21 @@ class Evidence:
     base_changed: tuple[str, ...]
     """Frozen tensors that changed since before the first step."""
     trainable_dtypes: Mapping[str, int]
-    """Parameters by dtype."""
+    """Parameters by dtype, without those of ``modules_to_save``."""
+    saved_dtypes: Mapping[str, int]
+    """Those of ``modules_to_save``."""
+    saved: tuple[str, ...]
+    """Of the asked ``modules_to_save`` those that are trained."""
     base_dtypes: Mapping[str, int]
     """Parameters of the unquantised frozen base by dtype."""
     devices: Mapping[str, int]
     """Tensors by device type."""
     quantised_elements: int
-    """Original elements of the base weights that are in 4 bit, in the asked format."""
+    """Original elements of the base weights that are quantised, in the asked format."""
     matrix_elements: int
     """Elements of all base weights of two and more dimensions, without embeddings and head."""
+    unquantised: Mapping[str, int]
+    """Where a quantised base has other matrices, and their bytes, all layers together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,9 +203,13 @@ class Measurement:
     gpu: GpuTime | None
     """None where it could not be measured."""
     conditions: Conditions | None
+    phases: Mapping[str, PhasePeak]
+    """What followed the training steps: ``eval``, ``save``, ``merge``, as far as it was asked for
+    and begun."""
     stages_ns: Mapping[str, int]
-    """Where the case's time went: worker start (waiting for its imports), open (the device, in a
-    worker's first case), build, warm-up, timed, proof, profiled, clean-up."""
+    """Where the case's time went: worker start (waiting for its imports), waiting (for a GPU that
+    another process had), open (the device, in a worker's first case), build, warm-up, timed,
+    proof, profiled, phases, clean-up."""
     environment: Mapping[str, str]
     """What the figures depend on: device, driver, versions of the training libraries, allocator
     settings, ... Names are words, values are texts; what is not known has no entry."""
@@ -201,13 +234,20 @@ class Measurement:
         memory, oom, evidence = values["memory"], values["oom"], values["evidence"]
         gpu, conditions = values["gpu"], values["conditions"]
         return cls(
-            device=Device(**values["device"]),
+            device=_device(values["device"]),
             memory=Memory(**_tuples(memory)) if memory else None,
             oom=OutOfMemory(**oom) if oom else None,
             evidence=Evidence(**_tuples(evidence)) if evidence else None,
             step_ns=tuple(values["step_ns"]),
             gpu=GpuTime(**_tuples(gpu)) if gpu else None,
             conditions=Conditions(**conditions) if conditions else None,
+            phases={
+                name: PhasePeak(
+                    peak_bytes=one["peak_bytes"],
+                    oom=OutOfMemory(**one["oom"]) if one["oom"] else None,
+                )
+                for name, one in values["phases"].items()
+            },
             stages_ns=values["stages_ns"],
             environment=values["environment"],
         )
@@ -216,6 +256,11 @@ class Measurement:
 def median(samples: Sequence[int]) -> int:
     """The middle sample, the lower one of two: a sample that was taken, not a mean."""
     return sorted(samples)[(len(samples) - 1) // 2]
+
+
+def _device(values: Mapping[str, Any]) -> Device:
+    change = values["held_change"]
+    return Device(**{**values, "held_change": HeldChange(**change) if change else None})
 
 
 def _tuples(values: Any) -> Any:

@@ -17,9 +17,14 @@ from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bf16", "fp16", "fp32"]
+Phase = Literal["eval", "save", "merge"]
+"""What may follow the training steps, in this order."""
 CHECKS = (
     "no_oom",
     "peak_within_vram",
+    "eval",
+    "save",
+    "merge",
     "resident",
     "headroom",
     "trained",
@@ -46,6 +51,7 @@ class TrainSpec:
     model: str
     """The name to show; not part of what is trained."""
     config: ConfigValues
+    """Empty where only the worker can read it, from ``checkpoint``."""
     method: Method
     seq: int
     """Tokens in a sequence."""
@@ -70,10 +76,26 @@ class TrainSpec:
     quant: str | None = None
     double_quant: bool | None = None
     kbit_upcast: bool | None = None
+    modules_to_save: tuple[str, ...] | None = None
+    """Modules that are trained as a whole beside the adapters."""
+    dora: bool = False
+    rslora: bool = False
+    liger: bool = False
+    compile: bool = False
+    alloc_conf: str | None = None
+    """PyTorch's allocator settings, as in its environment variable."""
+    weights: Literal["random", "pretrained"] = "random"
+    checkpoint: str | None = None
+    """The folder or hub id that pretrained weights come from, or an unknown config; what is trained
+    does not depend on it where ``config`` is known."""
+    revision: str | None = None
+    """Of a hub id: a branch, tag or commit."""
+    lengths: Literal["full", "varied"] = "full"
+    """Whether every batch has ``seq`` tokens a sequence, or some have less in turn."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that one optimizer step trains on."""
+        """Tokens that one optimizer step trains on, where every batch is full-length."""
         return self.seq * self.batch * self.accumulation
 
     @property
@@ -85,23 +107,26 @@ class TrainSpec:
         """Every field, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         # as it is read back, so that what was recorded can be compared with what is asked now
-        targets = list(self.targets) if isinstance(self.targets, tuple) else self.targets
-        return {**values, "targets": targets}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TrainSpec:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
-        targets = values["targets"]
-        return cls(
-            **{**values, "targets": tuple(targets) if isinstance(targets, list) else targets}
-        )
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**fields)
 
     @property
     def digest(self) -> str:
         """16 hex digits that two specs share when they train the same thing.
 
         SHA-256 over the canonical JSON of all fields that differ from their default, without
-        the model's name.
+        the model's name and, where its config is known, its checkpoint.
         """
         digest = self.digest_of(self.to_json())
         assert digest is not None
@@ -117,10 +142,11 @@ class TrainSpec:
         defaults = {field.name: field.default for field in fields(cls)}
         if not defaults.keys() >= values.keys():
             return None
+        names = {"model", "checkpoint"} if values.get("config") else {"model"}
         trained = {
             name: value
             for name, value in values.items()
-            if name != "model" and (defaults[name] is MISSING or value != defaults[name])
+            if name not in names and (defaults[name] is MISSING or value != defaults[name])
         }
         text = json.dumps(trained, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -178,6 +204,10 @@ class Schedule:
     """Timed optimizer steps."""
     timeout_s: float = 600.0
     """Seconds for the case from the moment it has the device."""
+    phases: tuple[Phase, ...] = ()
+    """What is measured after the training steps."""
+    eval_batch: int = 8
+    """Sequences in a batch of the phase ``eval``; 8 as Trainer's ``per_device_eval_batch_size``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

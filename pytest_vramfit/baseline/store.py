@@ -47,6 +47,8 @@ class Store:
         self._devices: dict[str, Entries] = {}
         files: dict[str, Path] = {}
         for file in sorted(folder.glob("*.json")):
+            if file.is_fifo():  # to open it would wait for whoever writes into it
+                raise BaselineError(f"{file} cannot be read: Is a named pipe")
             device, self._devices[device] = self._read(file)
             other = files.setdefault(device, file)
             if other != file:

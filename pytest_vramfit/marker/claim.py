@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_vramfit import catalog
-from pytest_vramfit.marker import architecture
+from pytest_vramfit.marker import architecture, checkpoint
 from pytest_vramfit.marker.keywords import MarkerError, read_keyword
 from pytest_vramfit.marker.values import either, shown
 from pytest_vramfit.quantity import NO_HEADROOM
 from pytest_vramfit.spec import Claim, Dtype, Limits, Schedule, TrainSpec
 
-_ADAPTER = ("rank", "alpha", "dropout", "targets", "adapter_dtype")
+_ADAPTER = (
+    "rank",
+    "alpha",
+    "dropout",
+    "targets",
+    "adapter_dtype",
+    "modules_to_save",
+    "dora",
+    "rslora",
+)
 _QUANTISATION = ("quant", "double_quant", "kbit_upcast")
 _RATIOS = ("step_ratio", "gpu_ratio", "peak_ratio")
 _SOURCES = ("model", "config", "step")
@@ -27,20 +36,17 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     """The claim of one test, from its markers' keywords.
 
     ``layers`` go from the outermost (module) to the innermost (parameters); later ones win key by
-    key, and ``model``, ``config`` and ``step`` displace each other. A folder given as ``model`` is
-    taken from ``rootdir``. Raises MarkerError.
+    key, and ``model``, ``config`` and ``step`` displace each other, with a ``revision``. A folder
+    given as ``model`` is taken from ``rootdir``. Raises MarkerError.
     """
     merged: dict[str, Any] = {}
-    beside_method: dict[str, object] = {}  # what is written with the method that counts, or after
     for layer in layers:
         values = {key: read_keyword(key, value) for key, value in layer.items()}
         if any(values.get(source) is not None for source in _SOURCES):
-            merged = {key: value for key, value in merged.items() if key not in _SOURCES}
+            gone = (*_SOURCES, "revision")  # it is of the model that was displaced
+            merged = {key: value for key, value in merged.items() if key not in gone}
         merged.update(values)
-        if "method" in layer:
-            beside_method.clear()
-        beside_method.update(layer)
-    _check_meaning(beside_method, merged.get("method", "qlora"))
+    _drop_displaced(merged, layers)
     if "model" not in merged:
         raise MarkerError("fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')")
     return Claim(
@@ -56,19 +62,39 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
             warmup=merged.get("warmup", 3),
             steps=merged.get("steps", 5),
             timeout_s=merged.get("timeout", 600.0),
+            phases=merged.get("phases", ()),
+            eval_batch=merged.get("eval_batch", 8),
         ),
     )
 
 
-def _check_meaning(written: Mapping[str, object], method: str) -> None:
-    """Refuse keywords that the method has no use for; what an outer layer wrote is displaced."""
+def _drop_displaced(merged: dict[str, Any], layers: Sequence[Mapping[str, object]]) -> None:
+    """Take away what has no meaning beside what an inner layer says. On one layer, or where the
+    inner one wrote it, it is a mistake: MarkerError.
+    """
+    last = {key: number for number, layer in enumerate(layers) for key in layer}
+
+    def drop(key: str, beside: tuple[str, ...], says: str) -> None:
+        if last[key] >= max(last.get(one, -1) for one in beside):
+            raise MarkerError(f"fits_vram: {key}={shown(layers[last[key]][key])} {says}")
+        del merged[key]
+
+    method = merged.get("method", "qlora")
     for keys, methods in ((_ADAPTER, ("lora", "qlora")), (_QUANTISATION, ("qlora",))):
-        for key in keys:
-            if key in written and method not in methods:
-                raise MarkerError(
-                    f"fits_vram: {key}={shown(written[key])} has no meaning with "
-                    f"method={method!r}, only with {either(methods)}"
-                )
+        for key in keys if method not in methods else ():
+            if key in merged:
+                only = f"only with {either(methods)}"
+                drop(key, ("method",), f"has no meaning with method={method!r}, {only}")
+    if merged.get("quant") == "int8" and "double_quant" in merged:
+        says = "has no meaning with quant='int8', only with 'nf4' or 'fp4'"
+        drop("double_quant", ("quant",), says)
+    phases = merged.get("phases", ())
+    if "merge" in phases and method == "full":
+        says = "has no meaning with method='full': there are no adapters to merge"
+        drop("phases", ("method",), says)
+        merged["phases"] = tuple(one for one in phases if one != "merge")
+    if "eval_batch" in merged and "eval" not in phases:
+        drop("eval_batch", ("phases",), "has no meaning without phases=['eval']")
 
 
 def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
@@ -80,6 +106,7 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
         name, config = architecture.resolve(merged["model"], rootdir=rootdir)
     except ValueError as error:
         raise MarkerError(f"fits_vram: model={shown(merged['model'])} {error}") from None
+    source, revision = _checkpoint(merged, name, config, rootdir)
     try:
         longest = catalog.longest_sequence(config)
     except TypeError as error:
@@ -104,12 +131,21 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
                 "autocast, because the gradient scaler refuses fp16 weights; use "
                 "adapter_dtype='fp32'"
             )
-    if method == "qlora":
         fields |= {
-            "quant": merged.get("quant", "nf4"),
-            "double_quant": merged.get("double_quant", True),
+            "modules_to_save": merged.get("modules_to_save"),
+            "dora": merged.get("dora", False),
+            "rslora": merged.get("rslora", False),
+        }
+    if method == "qlora":
+        quant = merged.get("quant", "nf4")
+        fields |= {
+            "quant": quant,
+            "double_quant": None if quant == "int8" else merged.get("double_quant", True),
             "kbit_upcast": merged.get("kbit_upcast", True),
         }
+    dtype = _base_dtype(method, precision, autocast, merged.get("dtype", "auto"))
+    if fields.get("modules_to_save") and not fields.get("kbit_upcast"):
+        _check_saved_dtype(dtype, precision, autocast=autocast)
     return TrainSpec(
         model=name,
         config=config,
@@ -118,14 +154,48 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
         batch=merged.get("batch", 1),
         accumulation=merged.get("accumulation", 1),
         precision=precision,
-        dtype=_base_dtype(method, precision, autocast, merged.get("dtype", "auto")),
+        dtype=dtype,
         optimizer=merged.get("optimizer", "adamw"),
         autocast=autocast,
         max_grad_norm=merged.get("max_grad_norm", 1.0),
         checkpointing=merged.get("checkpointing", False),
         attention=merged.get("attention", "sdpa"),
+        weights=merged.get("weights", "random"),
+        checkpoint=source,
+        revision=revision,
+        liger=merged.get("liger", False),
+        compile=merged.get("compile", False),
+        alloc_conf=merged.get("alloc_conf"),
+        lengths=merged.get("lengths", "full"),
         **fields,
     )
+
+
+def _checkpoint(
+    merged: Mapping[str, Any], name: str, config: Mapping[str, Any], rootdir: Path
+) -> tuple[str | None, str | None]:
+    """The checkpoint that the worker reads, if any, and its revision."""
+    revision = merged.get("revision")
+    found = None
+    if not config or merged.get("weights") == "pretrained":
+        try:
+            found = checkpoint.resolve(merged["model"], rootdir=rootdir)
+        except ValueError as error:
+            raise MarkerError(f"fits_vram: model={shown(merged['model'])} {error}") from None
+    if revision is not None and (found is None or not checkpoint.is_hub_id(found)):
+        raise MarkerError(
+            f"fits_vram: revision={revision!r} has no meaning here: nothing of {name} is read from "
+            "the hub"
+        )
+    return found, revision
+
+
+def _check_saved_dtype(dtype: Dtype, precision: Dtype, *, autocast: bool) -> None:
+    if dtype == precision == "fp16" and autocast:
+        raise MarkerError(
+            "fits_vram: modules_to_save cannot be trained in dtype='fp16' with precision='fp16' "
+            "and autocast, because the gradient scaler refuses fp16 weights; use dtype='fp32'"
+        )
 
 
 def _base_dtype(method: str, precision: Dtype, autocast: bool, asked: str) -> Dtype:  # noqa: FBT001

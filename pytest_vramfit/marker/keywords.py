@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_vramfit.catalog import gpus
 from pytest_vramfit.marker import values
 from pytest_vramfit.marker.elsewhere import ELSEWHERE
 from pytest_vramfit.marker.values import Read
@@ -67,6 +69,28 @@ def _optimizer(value: object) -> str:
     return str(values.choice(*_OPTIMIZERS)(value))
 
 
+def _alloc_conf(value: object) -> str:
+    """Allocator settings without blanks. Their form only: names are for PyTorch to know."""
+    bare = "".join(value.split()) if isinstance(value, str) else ""
+    if not re.fullmatch(rf"{_SETTING}(,{_SETTING})*", bare):
+        raise ValueError("settings such as 'expandable_segments:True,max_split_size_mb:128'")
+    if re.search(r"\bbackend:(?!native(,|$))", bare):
+        raise ValueError("settings of PyTorch's own allocator: its statistics are what is measured")
+    return bare
+
+
+def _revision(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w./-]{1,100}", value, re.ASCII):
+        raise ValueError("a branch, tag or commit, such as 'main'")
+    return value
+
+
+def _phases(value: object) -> tuple[str, ...]:
+    """What follows the training steps, in the order it is measured; ``train`` is always there."""
+    read = values.names(f"a list of {values.either(_PHASES)}", *_PHASES)(value)
+    return tuple(phase for phase in _PHASES[1:] if phase in read)
+
+
 def _dtype_or(*more: object) -> Read:
     return values.choice("bf16", "fp16", "fp32", *more)
 
@@ -76,30 +100,24 @@ def _is(*built: object) -> Callable[[Any], bool]:
 
 
 def card_bytes(value: object) -> int:
-    """The bytes of a ``card``, which this version takes as a size only."""
-    try:
-        return parse_size(value)
-    except ValueError:
-        if isinstance(value, str) and value[:1].isalpha():
-            raise NotYetError(
-                f"card={values.shown(value)}: a card by its name is not built yet; give its memory "
-                "as a size, such as '16303MiB'"
-            ) from None
-        raise
+    """The bytes of a ``card``: a GPU of the catalogue by its name, or a size."""
+    if isinstance(value, str) and value.strip()[:1].isalpha():
+        return gpus.memory_bytes_of(value)
+    return parse_size(value)
 
 
 _WEEK = 7 * 24 * 3600
 """In seconds. Waiting for a thread takes no more than some centuries (threading.TIMEOUT_MAX)."""
 _PHASES = ("train", "eval", "save", "merge")
+_SETTING = r"[a-z0-9_]+:(?:\[[!-Z^-~]*\]|[!-+\--Z^-~]+)"
+"""Of the allocator: a name and a value, or a list of them, in printable ASCII."""
 _FALSE_TRUE = values.choice(False, True)
 _RATIO = values.number("a number above 0, or None", lambda x: x > 0, none=True)
 
 KEYWORDS: dict[str, Keyword] = {
     "model": Keyword(read=lambda value: value),
-    "revision": Keyword(read=values.text("a text"), built=_is(None), part="models from the hub"),
-    "weights": Keyword(
-        read=values.choice("random", "pretrained"), built=_is("random"), part="pretrained weights"
-    ),
+    "revision": Keyword(read=values.optional(_revision)),
+    "weights": Keyword(read=values.choice("random", "pretrained")),
     "method": Keyword(read=values.choice("full", "lora", "qlora")),
     "rank": Keyword(read=values.integer(1, 65_536)),
     "alpha": Keyword(read=values.number("a number above 0", lambda x: x > 0)),
@@ -109,17 +127,11 @@ KEYWORDS: dict[str, Keyword] = {
     "targets": Keyword(read=_targets),
     "modules_to_save": Keyword(
         read=values.optional(values.names("None or a list of names")),
-        built=_is(None),
-        part="modules_to_save",
     ),
-    "dora": Keyword(read=_FALSE_TRUE, built=_is(False), part="DoRA"),
-    "rslora": Keyword(read=_FALSE_TRUE, built=_is(False), part="rsLoRA"),
+    "dora": Keyword(read=_FALSE_TRUE),
+    "rslora": Keyword(read=_FALSE_TRUE),
     "adapter_dtype": Keyword(read=_dtype_or()),
-    "quant": Keyword(
-        read=values.choice("nf4", "fp4", "int8"),
-        built=_is("nf4"),
-        part="quantisation other than nf4",
-    ),
+    "quant": Keyword(read=values.choice("nf4", "fp4", "int8")),
     "double_quant": Keyword(read=_FALSE_TRUE),
     "kbit_upcast": Keyword(read=_FALSE_TRUE),
     "seq": Keyword(read=values.integer(2, 2**24)),
@@ -128,27 +140,16 @@ KEYWORDS: dict[str, Keyword] = {
     "precision": Keyword(read=_dtype_or()),
     "autocast": Keyword(read=_FALSE_TRUE),
     "dtype": Keyword(read=_dtype_or("auto")),
-    "optimizer": Keyword(
-        read=_optimizer,
-        built=_is("adamw", "adamw_fused", "adamw_8bit", "sgd"),
-        part="an optimizer other than adamw, adamw_fused, adamw_8bit and sgd",
-    ),
+    "optimizer": Keyword(read=_optimizer),
     "max_grad_norm": Keyword(
         read=values.number("a number above 0, or None", lambda x: x > 0, none=True)
     ),
-    "checkpointing": Keyword(
-        read=values.choice(False, True, "reentrant"),
-        built=lambda value: value != "reentrant",
-        part="reentrant checkpointing",
-    ),
-    "attention": Keyword(
-        read=values.choice("sdpa", "eager", "flash_attention_2"),
-        built=_is("sdpa", "eager"),
-        part="flash attention",
-    ),
-    "liger": Keyword(read=_FALSE_TRUE, built=_is(False), part="Liger kernels"),
-    "compile": Keyword(read=_FALSE_TRUE, built=_is(False), part="torch.compile"),
-    "alloc_conf": Keyword(read=values.text("a text"), built=_is(None), part="allocator settings"),
+    "checkpointing": Keyword(read=values.choice(False, True, "reentrant")),
+    "attention": Keyword(read=values.choice("sdpa", "eager", "flash_attention_2")),
+    "liger": Keyword(read=_FALSE_TRUE),
+    "compile": Keyword(read=_FALSE_TRUE),
+    "alloc_conf": Keyword(read=values.optional(_alloc_conf)),
+    "lengths": Keyword(read=values.choice("full", "varied")),
     "config": Keyword(read=values.text("a path"), built=_is(None), part="training-config files"),
     "format": Keyword(read=values.text("a text"), built=_is(None), part="training-config files"),
     "step": Keyword(read=values.text("a text"), built=_is(None), part="own training steps"),
@@ -169,11 +170,8 @@ KEYWORDS: dict[str, Keyword] = {
     ),
     "steps": Keyword(read=values.integer(1, 10_000)),
     "warmup": Keyword(read=values.integer(2, 10_000)),
-    "phases": Keyword(
-        read=values.names(f"a list of {values.either(_PHASES)}", *_PHASES),
-        built=_is(("train",)),
-        part="phases other than train",
-    ),
+    "phases": Keyword(read=_phases),
+    "eval_batch": Keyword(read=values.integer(1, 2**20)),
     "timeout": Keyword(
         read=values.number(
             "a number of seconds above 0, at most 604,800 (a week)", lambda x: 0 < x <= _WEEK
@@ -189,8 +187,6 @@ def read_keyword(key: str, value: object) -> Any:
     keyword = KEYWORDS[key]
     try:
         read = keyword.read(value)
-    except NotYetError as error:
-        raise NotYetError(f"fits_vram: {error}") from None
     except ValueError as error:
         raise MarkerError(f"fits_vram: {key}={values.shown(value)} must be {error}") from None
     if not keyword.built(read):

@@ -6,9 +6,10 @@ A reader raises ValueError in words that follow "must be"; the caller knows the 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ Read = Callable[[object], Any]
 """From a written value to its canonical one."""
 
 _LONGEST_SHOWN = 80
+_MOST_PARTS = 10_000
 
 
 def same(value: object, one: object) -> bool:
@@ -111,11 +113,25 @@ def shown(value: object) -> str:
     """A value as an error shows it: its repr on one line, cut where it is long, whatever the repr
     does.
     """
+    kind = type(value).__name__
     try:
+        if next(itertools.islice(_parts(value), _MOST_PARTS, None), None):
+            return f"<{kind} of more than {_MOST_PARTS:,} values>"
         text = " ".join(repr(value).splitlines())
     except Exception as error:  # noqa: BLE001 (a user's own object may fail to show itself)
-        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+        text = f"<{kind}, whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+def _parts(value: object, within: frozenset[int] = frozenset()) -> Iterator[bool]:
+    """True for each part that the repr of a value shows.
+
+    Few containers that hold each other several times over can have a repr that never ends.
+    """
+    yield True
+    if isinstance(value, dict | list | tuple | set | frozenset) and id(value) not in within:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _parts(one, within | {id(value)})
 
 
 def either(accepted: Sequence[object]) -> str:

@@ -17,15 +17,16 @@ from pytest_vramfit.measurement import (
     GpuTime,
     Measurement,
     Memory,
+    PhasePeak,
     median,
 )
 from pytest_vramfit.measuring.bench import Bench, UnsupportedError
 from pytest_vramfit.measuring.protocol import Request
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import CeilingReachedError
-from pytest_vramfit.training import adapters, model
+from pytest_vramfit.training import adapters, model, phases
 from pytest_vramfit.training.proof import Proof
-from pytest_vramfit.training.step import Peaks, Step
+from pytest_vramfit.training.step import FULL_LENGTH, VARIED_LENGTHS, Peaks, Step
 
 MOST_SKIPPED_STEPS = 20
 """The gradient scaler starts at 2^16 and halves: 16 skips bring it to 1."""
@@ -57,6 +58,7 @@ class CaseRun:
         self._step_ns: list[int] = []
         self._gpu: GpuTime | None = None
         self._conditions: Conditions | None = None
+        self._phases: dict[str, PhasePeak] = {}
 
     def measure(self) -> Measurement:
         """Build, warm up, time, prove, profile. Running out of memory is a measurement, too.
@@ -87,6 +89,7 @@ class CaseRun:
             step_ns=tuple(self._step_ns),
             gpu=self._gpu,
             conditions=self._conditions,
+            phases=self._phases,
             stages_ns=self._stages_ns,
             environment={**self._bench.environment(), **versions()},
         )
@@ -97,8 +100,8 @@ class CaseRun:
             outline = model.outline(spec)
             adapted = adapters.targets(outline, spec)
             bench.check(spec, schedule, outline)
-            model.materialise(outline, spec, bench.torch_device)
-            trained = adapters.prepare(outline, spec)
+            base = model.build(outline, spec, bench.torch_device)
+            trained = adapters.prepare(base, spec, adapted)
             load_peak = bench.peak_allocated_bytes()
             bench.settle()
             step = self._step = Step(trained, spec, bench.torch_device)
@@ -107,7 +110,9 @@ class CaseRun:
             first = self._warm_up(step, proof)
         with self._stage("timed", schedule.steps):
             watch = bench.watch()
+            step.vary_lengths(VARIED_LENGTHS if spec.lengths == "varied" else FULL_LENGTH)
             peaks, allocated, reserved = self._time(step, watch)
+            step.vary_lengths(FULL_LENGTH)
         memory = Memory(
             load_peak_bytes=load_peak,
             first_step_peak_allocated_bytes=first.step,
@@ -119,13 +124,34 @@ class CaseRun:
             reserved_after_step_bytes=tuple(one for one in reserved if one is not None) or None,
             outside_allocator_bytes=bench.outside_allocator_bytes(),
             allocator_retries=bench.allocator_retries(),
+            managed_bytes=step.managed_bytes,
         )
         with self._stage("proof", 1):
             evidence = proof.evidence()
         with self._stage("profiled", self._profiled_steps):
             self._gpu = self._profile(step, self._profiled_steps)
         self._conditions = watch.conditions()
+        if schedule.phases:
+            with self._stage("phases", len(schedule.phases)):
+                self._run_phases(step)
         return memory, evidence
+
+    def _run_phases(self, step: Step) -> None:
+        """Each asked phase with its own peak; one that runs out of memory is the last."""
+        bench, schedule = self._bench, self._schedule
+        for done, phase in enumerate(schedule.phases):
+            self._report("phases", done, len(schedule.phases))
+            bench.reset_peak()
+            try:
+                phases.run(phase, step, schedule.eval_batch)
+                bench.synchronize()
+            except Exception as error:
+                oom = bench.out_of_memory(error, phase, self._step_number)
+                if oom is None:
+                    raise
+                self._phases[phase] = PhasePeak(peak_bytes=None, oom=oom)
+                return
+            self._phases[phase] = PhasePeak(peak_bytes=bench.peak_allocated_bytes())
 
     def _warm_up(self, step: Step, proof: Proof) -> Peaks:
         """Steps until the asked number was applied, the last of them watched; the first's peaks."""

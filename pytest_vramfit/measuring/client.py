@@ -6,18 +6,16 @@ import contextlib
 import importlib.util
 import os
 import queue
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from pytest_vramfit.measurement import Engine
+from pytest_vramfit.measuring import process
 from pytest_vramfit.measuring.protocol import (
     Measured,
     Message,
@@ -27,12 +25,17 @@ from pytest_vramfit.measuring.protocol import (
     Request,
     read,
 )
+from pytest_vramfit.spec import TrainSpec
 
 STARTUP_SECONDS = 300.0
 """For importing the libraries: 13 to 20 s were seen on a GPU machine with a cold disk cache."""
 _SECONDS_TO_END = 10.0
+_SECONDS_TO_READ = 1.0
 _THE_CASE = "the case"
-_OUTPUT_CHARACTERS = 4000
+_BROKEN = ("crashed", "timeout")
+"""Outcomes in which it matters what the libraries printed."""
+_OUTPUT_BYTES = 4000
+_CHUNK_BYTES = 2**16
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = """\
 import sys
@@ -47,6 +50,8 @@ _, engine, package, nvml = sys.argv
 load("pytest_vramfit", package + "/__init__.py", [package])
 if nvml and find_spec("pynvml") is None:
     load("pynvml", nvml)
+from pytest_vramfit.measuring.process import end_with_parent
+end_with_parent()
 from pytest_vramfit.measuring.worker import main
 main(engine)
 """
@@ -54,19 +59,31 @@ main(engine)
 from here, by their files, so that nothing else of this environment gets in.
 """
 
-# nothing is fetched, and an unreachable hub must not cost its timeouts
-_ALWAYS = {"HF_HUB_OFFLINE": "1"}
+# -P: the current folder may hold modules named like the libraries; faulthandler: they may crash
+_OPTIONS = ("-P", "-X", "faulthandler")
+
 _ENVIRONMENT: dict[Engine, dict[str, str]] = {
     # CUPTI stays loaded: every case runs under the same conditions. Unloaded after each case, it
     # left the driver's addresses in another order, and peaks differed by up to 5 MiB in 5,700
-    "gpu": {"TEARDOWN_CUPTI": "0", **_ALWAYS},
+    "gpu": {"TEARDOWN_CUPTI": "0"},
     # threads that wait must sleep: on a machine with other work, five steps of the tiny model took
     # 4.4 s with spinning threads and 0.4 s with sleeping ones
-    "cpu": {"OMP_WAIT_POLICY": "PASSIVE", **_ALWAYS},
+    "cpu": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
 """What the worker's environment has unless the user's says otherwise."""
 
 OnProgress = Callable[[Progress], None]
+
+
+def _environment(spec: TrainSpec | None) -> dict[str, str]:
+    """What the case needs to be in the environment when the libraries are imported."""
+    of_hub = spec is not None and spec.checkpoint is not None
+    # else nothing is fetched, and an unreachable hub must not cost its timeouts
+    found = {} if of_hub else {"HF_HUB_OFFLINE": "1"}
+    if spec is not None and spec.alloc_conf is not None:
+        # the second is what PyTorch read before 2.9
+        found |= dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), spec.alloc_conf)
+    return found
 
 
 def _inherited(python: str) -> dict[str, str]:
@@ -89,7 +106,8 @@ class Worker:
     """A worker process that is there when needed.
 
     One at a time: it is used again while it proves clean, replaced after an out-of-memory error,
-    a crash or a timeout. ``python`` is the interpreter whose libraries train.
+    a crash or a timeout, and by one with another environment where a case needs that. ``python`` is
+    the interpreter whose libraries train.
     """
 
     def __init__(self, engine: Engine, python: str = sys.executable) -> None:
@@ -100,13 +118,13 @@ class Worker:
     def start(self) -> None:
         """Start importing in the background, if no process is there."""
         # what cannot be started now is said by the case that needs it
-        with contextlib.suppress(OSError):
-            self._living_process()
+        with contextlib.suppress(_NotStartedError):
+            self._living_process(None)
 
     def stop(self) -> None:
         """End the process and all that it started."""
         if self._process is not None:
-            self._process.kill()
+            self._process.end()
             self._process = None
 
     def renew(self) -> None:
@@ -117,31 +135,45 @@ class Worker:
     def measure(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         """Measure one case, in at most its timeout from the moment it has the device."""
         try:
-            self._living_process()
-        except OSError as error:
-            return NotMeasured(outcome="crashed", says=f"the worker could not be started: {error}")
-        try:
             reply = self._ask(request, on_progress)
+        except _NotStartedError as error:
+            return NotMeasured(outcome="crashed", says=f"the worker could not be started: {error}")
         except BaseException:
             # interrupted from elsewhere: its reply must not be taken for that of the next request
             self.stop()
             raise
-        if not reply.clean:
-            self.renew()  # imports while pytest reports
+        if reply.clean:
+            return reply
+        asked = self._process
+        self.renew()  # imports while pytest reports
+        if asked and isinstance(reply, NotMeasured) and reply.outcome in _BROKEN:
+            # all of it is there now that the process was ended
+            return replace(reply, output=asked.output())
         return reply
 
     def _ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         try:
-            return self._living_process().ask(request, on_progress)
+            return self._living_process(request.spec).ask(request, on_progress)
         except _GoneBeforeError:
             # it ended between two cases, which is no fault of this one
             self.stop()
-            return self._living_process().ask(request, on_progress)
+            return self._living_process(request.spec).ask(request, on_progress)
 
-    def _living_process(self) -> _Process:
+    def _living_process(self, spec: TrainSpec | None) -> _Process:
+        """A process for the case, or for any that asks for nothing special."""
+        environment = _environment(spec)
+        if self._process is not None and self._process.environment != environment:
+            self.stop()
         if self._process is None:
-            self._process = _Process(self._engine, self._python)
+            try:
+                self._process = _Process(self._engine, self._python, environment)
+            except OSError as error:
+                raise _NotStartedError(error) from error
         return self._process
+
+
+class _NotStartedError(Exception):
+    """The operating system did not start the process."""
 
 
 class _GoneBeforeError(Exception):
@@ -151,82 +183,99 @@ class _GoneBeforeError(Exception):
 class _Process:
     """One process, from its start to its end."""
 
-    def __init__(self, engine: Engine, python: str) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in kill)
+    def __init__(self, engine: Engine, python: str, environment: dict[str, str]) -> None:
+        self.environment = environment
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._popen = subprocess.Popen(  # noqa: S603 (our own program)
-            # -P: the current folder may hold modules named like the libraries
-            [python, "-P", "-c", _PROGRAM, engine, str(_PACKAGE), _nvml_file()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-            env={**_ENVIRONMENT[engine], **_inherited(python)},
-            # its own group: Ctrl-C reaches pytest only, and killing it reaches its children
-            start_new_session=True,
+        self._printed = bytearray()
+        self._popen = process.start(
+            [python, *_OPTIONS, "-c", _PROGRAM, engine, str(_PACKAGE), _nvml_file()],
+            {**_ENVIRONMENT[engine], **_inherited(python), **environment},
         )
         self._ready = False
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._readers = [
+            threading.Thread(target=one, daemon=True) for one in (self._listen, self._keep_printed)
+        ]
+        for one in self._readers:
+            one.start()
 
     def ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         """Send the request and wait for its reply. Raises _GoneBeforeError."""
-        begin = self._log_size()
         was_ready = self._ready
+        if was_ready:  # what it printed before was in other cases
+            self._printed.clear()
         waiting_for, seconds = "importing the training libraries", STARTUP_SECONDS
         try:
             waited_ns = -time.monotonic_ns()
-            deadline = time.monotonic() + seconds
-            while not self._ready:
-                self._ready = isinstance(self._next(deadline), Ready)
+            self._wait_until_ready(time.monotonic() + seconds)
             waited_ns += time.monotonic_ns()
-            assert self._popen.stdin is not None
-            self._popen.stdin.write(request.line())
-            self._popen.stdin.flush()
+            self._send(request.line())
             waiting_for, deadline = "opening the device", time.monotonic() + seconds
             while isinstance(message := self._next(deadline), Ready | Progress):
                 if isinstance(message, Progress):
+                    has_it = not message.holder  # else the case's time does not run yet
                     if waiting_for != _THE_CASE:
-                        waiting_for, seconds = _THE_CASE, request.schedule.timeout_s
+                        waiting_for = _THE_CASE if has_it else waiting_for
+                        seconds = request.schedule.timeout_s if has_it else seconds
                         deadline = time.monotonic() + seconds
                     on_progress(message)
         except TimeoutError:
             says = f"{waiting_for} took more than {seconds:g} s"
-            return NotMeasured(outcome="timeout", says=says, output=self._output(begin))
-        except (EOFError, BrokenPipeError):
+            return NotMeasured(outcome="timeout", says=says)
+        except EOFError:
             if was_ready and waiting_for != _THE_CASE:
                 raise _GoneBeforeError from None
-            says = f"the worker {self._ending()}"
-            return NotMeasured(outcome="crashed", says=says, output=self._output(begin))
+            return NotMeasured(outcome="crashed", says=f"the worker {self._ending()}")
         if isinstance(message, NotMeasured):
-            # what the libraries say matters only where something broke
-            output = self._output(begin) if message.outcome == "crashed" else ""
-            return replace(message, output=output)
+            return message
         stages = {"worker start": waited_ns, **message.measurement.stages_ns}
         return replace(message, measurement=replace(message.measurement, stages_ns=stages))
 
-    def kill(self) -> None:
+    def end(self) -> None:
         """End the process and its children now."""
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-        else:
-            self._popen.kill()
-        self._popen.wait()
-        for pipe in (self._popen.stdin, self._popen.stdout, self._log):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        process.end(self._popen)
+        assert self._popen.stdin is not None
+        with contextlib.suppress(OSError):  # a request that nobody took
+            self._popen.stdin.close()
+        # a child that left the group may still have a pipe open: not to be waited for
+        for reader in self._readers:
+            reader.join(_SECONDS_TO_READ)
+
+    def output(self) -> str:
+        """The end of what the process printed in this case."""
+        return self._printed.decode(errors="replace").strip()
+
+    def _wait_until_ready(self, deadline: float) -> None:
+        """Raises as :meth:`_next`."""
+        while not self._ready:
+            self._ready = isinstance(self._next(deadline), Ready)
+
+    def _send(self, line: str) -> None:
+        """Raises EOFError where nobody takes it."""
+        assert self._popen.stdin is not None
+        try:
+            self._popen.stdin.write(line.encode())
+            self._popen.stdin.flush()
+        except OSError as error:
+            raise EOFError from error
 
     def _listen(self) -> None:
         assert self._popen.stdout is not None
-        try:
-            for line in self._popen.stdout:
-                self._messages.put(read(line))
-        except ValueError:  # the pipe was closed under us: we are being killed
-            pass
-        finally:
-            self._messages.put(None)
+        with self._popen.stdout as lines:
+            try:
+                for line in lines:
+                    self._messages.put(read(line.decode()))
+            except ValueError:  # cut off where the process was killed
+                pass
+            finally:
+                self._messages.put(None)
+
+    def _keep_printed(self) -> None:
+        """Take what the process prints, without end if need be, and keep the end of it."""
+        assert self._popen.stderr is not None
+        with self._popen.stderr as printed:
+            while chunk := os.read(printed.fileno(), _CHUNK_BYTES):
+                self._printed += chunk
+                del self._printed[:-_OUTPUT_BYTES]
 
     def _next(self, deadline: float) -> Message:
         """The next message; TimeoutError past the deadline, EOFError when the process is gone."""
@@ -243,17 +292,4 @@ class _Process:
             code = self._popen.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             return "closed its end of the conversation"
-        if code >= 0:
-            return f"exited with status {code}"
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-
-    def _log_size(self) -> int:
-        return os.fstat(self._log.fileno()).st_size
-
-    def _output(self, begin: int) -> str:
-        """What the process printed since ``begin``, the end of it if long."""
-        self._log.seek(max(begin, self._log_size() - _OUTPUT_CHARACTERS))
-        return self._log.read().decode(errors="replace").strip()
+        return process.ending(code)

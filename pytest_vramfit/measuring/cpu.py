@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from bitsandbytes.nn import Params4bit
+from bitsandbytes.nn import Int8Params, Params4bit
 from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
@@ -27,6 +27,17 @@ MOST_SECONDS = 120
 _SHARE_OF_AVAILABLE = 0.9
 _PROBE_SIZE = 512
 _SAMPLE_WEIGHTS = 2**22
+_QUANTISED_BYTES = {"nf4": 0.52, "fp4": 0.52, "int8": 1.0}
+"""A parameter, at the least."""
+_GPU_ONLY: dict[Callable[[TrainSpec], bool], str] = {
+    lambda spec: spec.optimizer.startswith("paged"): "paged optimizer states need a GPU",
+    lambda spec: spec.liger: "Liger's kernels need a GPU",
+    lambda spec: spec.compile: "compiled code hides its memory from the CPU's recorder",
+    lambda spec: spec.attention == "flash_attention_2": "flash attention needs a GPU",
+    # on a CPU PEFT loses the scales of the base in its first step
+    lambda spec: spec.dora and spec.quant == "int8": "PEFT's DoRA on an int8 base needs a GPU",
+}
+"""What the CPU cannot run, or not show."""
 
 
 class CpuBench:
@@ -56,10 +67,13 @@ class CpuBench:
         layer, hidden element and other token (a third more to recompute), each at the rate of a
         small sample of it.
         """
+        for asked, reason in _GPU_ONLY.items():
+            if asked(spec):
+                raise UnsupportedError(f"{reason}; run it with --gpu")
         parameters = sum(one.numel() for one in outline.parameters())
         config = outline.config.get_text_config()
         attended = config.num_hidden_layers * config.hidden_size * spec.seq
-        weight = 0.52 if spec.method == "qlora" else DTYPES[spec.dtype].itemsize
+        weight = _QUANTISED_BYTES[spec.quant] if spec.quant else DTYPES[spec.dtype].itemsize
         states = 1 if spec.optimizer == "sgd" else 3
         trained = states * DTYPES[spec.dtype].itemsize if spec.method == "full" else 0
         need = int(parameters * (weight + trained))
@@ -138,7 +152,8 @@ def _weights_per_second(spec: TrainSpec) -> float:
     begin = time.perf_counter()
     weight = torch.empty(_SAMPLE_WEIGHTS, dtype=DTYPES[spec.dtype]).normal_().view(-1, 1024)
     if spec.method == "qlora":
-        Params4bit(weight, requires_grad=False, quant_type=spec.quant).to("cpu")
+        kind = Int8Params if spec.quant == "int8" else Params4bit
+        kind(weight, requires_grad=False).to("cpu")
     return weight.numel() / (time.perf_counter() - begin)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,26 +13,43 @@ import torch
 from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory
-from pytest_vramfit.measuring import nvml, profiler
+from pytest_vramfit.measuring import driver, nvml, profiler
 from pytest_vramfit.measuring.bench import UnsupportedError
+from pytest_vramfit.measuring.driver import Visible
+from pytest_vramfit.measuring.oom import is_out_of_memory
+from pytest_vramfit.measuring.others import Others
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training.model import forget_tables
 
+_SETTLE_S = 0.5
+"""A process that ends gives back its memory in less."""
+
+
+def choose(number: int) -> Visible:
+    """The GPU for that worker of several, from 0: one each, as far as there are enough.
+
+    Of those that are visible and of the same model as the first: cases of one run are compared.
+    Raises UnsupportedError where there is none to use.
+    """
+    if not torch.cuda.is_available():
+        sees = "sees no CUDA device" if torch.version.cuda else "is a build without CUDA"
+        raise UnsupportedError(f"no usable GPU: torch {torch.__version__} {sees}")
+    visible = driver.visible()
+    alike = [one for one in visible if one.name == visible[0].name]
+    return alike[number % len(alike)]
+
 
 class CudaBench:
-    """CUDA device 0 of this process. Raises UnsupportedError where there is none to use."""
+    """One GPU, which this process must have a lease of. Raises UnsupportedError."""
 
-    def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            sees = "sees no CUDA device" if torch.version.cuda else "is a build without CUDA"
-            raise UnsupportedError(f"no usable GPU: torch {torch.__version__} {sees}")
-        self.torch_device = torch.device("cuda", 0)
-        self._uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    def __init__(self, gpu: Visible, *, after_others: bool) -> None:
+        """``after_others``: whether another process may just have ended on it."""
+        self.torch_device = torch.device("cuda", gpu.index)
         try:
             # before this process has a context, so that all that is used is used by others
-            card = nvml.card(self._uuid)
-            self._gpu = nvml.Gpu(self._uuid)
+            self._gpu = nvml.Gpu(gpu.uuid)
+            card = self._settled() if after_others else self._gpu.card()
         except nvml.NvmlUnavailableError as error:
             raise UnsupportedError(f"no usable GPU: {error}") from error
         self.device = Device(
@@ -45,15 +63,18 @@ class CudaBench:
         self._refused: tuple[int, int] | None = None
         self._retries_before = 0
         self._peak_reserved = 0
+        torch.cuda.set_device(self.torch_device)
         torch.zeros(1, device=self.torch_device)
+        self._others = Others(self._gpu, torch.cuda.memory_reserved)
         torch._C._cuda_attach_out_of_memory_observer(self._observe)  # type: ignore[attr-defined]
 
     def begin(self, capacity_bytes: int | None) -> None:
         """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""
         if self._used_at_end is not None:  # what changed since then is others'
-            change = nvml.card(self._uuid).used_bytes - self._used_at_end
+            change = self._gpu.card().used_bytes - self._used_at_end
             held = max(0, self.device.held_bytes + change)
-            self.device = replace(self.device, held_bytes=held)
+            self.device = replace(self.device, held_bytes=held, held_change=None)
+        self._others.begin()
         _, torch_total = torch.cuda.mem_get_info()
         share = 1.0 if capacity_bytes is None else min(1.0, capacity_bytes / torch_total)
         torch.cuda.set_per_process_memory_fraction(share)
@@ -63,6 +84,7 @@ class CudaBench:
 
     def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """The device itself says what it cannot do."""
+        self._others.managed = spec.optimizer.startswith("paged")
 
     def settle(self) -> None:
         """Return the allocator's cache to the device."""
@@ -97,17 +119,20 @@ class CudaBench:
 
     def outside_allocator_bytes(self) -> int:
         """Used on the card, less what others held and what the allocator holds."""
-        used = nvml.card(self._uuid).used_bytes
-        return used - self.device.held_bytes - torch.cuda.memory_reserved()
+        self._look("in the timed steps", loading=False)
+        held = self.device.held_bytes + self._others.change_now_bytes
+        return self._gpu.card().used_bytes - held - torch.cuda.memory_reserved()
 
     def allocator_retries(self) -> int:
         """Failed cudaMallocs that were followed by a flush of the cache, in this case."""
         return self._statistic("num_alloc_retries") - self._retries_before
 
     def out_of_memory(self, error: Exception, phase: str, step: int) -> OutOfMemory | None:
-        """Any `torch.OutOfMemoryError`, with what the allocator saw when it gave up."""
-        if not isinstance(error, torch.OutOfMemoryError):
+        """As :func:`is_out_of_memory` says, with what the allocator saw when it gave up."""
+        if not is_out_of_memory(error):
             return None
+        if self._refused is None:  # not the allocator's, so nobody has looked
+            self._look("before memory ran out", loading=True)
         requested, free = self._refused or (None, None)
         return OutOfMemory(
             phase=phase,
@@ -121,6 +146,7 @@ class CudaBench:
 
     def watch(self) -> Watch:
         """The GPU's counters and the machine's processors."""
+        self._look("before the timed steps", loading=True)
         return Watch(self._gpu)
 
     def gpu_work(self, run: Callable[[], object]) -> tuple[int, int] | None:
@@ -148,7 +174,7 @@ class CudaBench:
         gc.collect()
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
-        self._used_at_end = nvml.card(self._uuid).used_bytes
+        self._used_at_end = self._gpu.card().used_bytes
         return torch.cuda.memory_reserved() == 0
 
     def _reset_peaks(self) -> None:
@@ -157,6 +183,20 @@ class CudaBench:
 
     def _observe(self, device: int, requested: int, allocated: int, free: int) -> None:
         self._refused = (requested, free)
+        self._look("before memory ran out", loading=True)
+
+    def _look(self, when: str, *, loading: bool) -> None:
+        self._others.look(when, loading=loading)
+        self.device = replace(self.device, held_change=self._others.change)
+
+    def _settled(self) -> nvml.Card:
+        """What is used when no more is given back: a process's memory is freed after its locks."""
+        card = self._gpu.card()
+        while True:
+            time.sleep(_SETTLE_S)
+            before, card = card, self._gpu.card()
+            if card.used_bytes >= before.used_bytes:
+                return card
 
     def _statistic(self, name: str) -> int:
         statistics: dict[str, Any] = torch.cuda.memory_stats()

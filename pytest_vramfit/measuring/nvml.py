@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
+"""The values of NVML's nvmlDriverModel_t."""
 
 
 class NvmlUnavailableError(Exception):
@@ -24,9 +28,9 @@ class Card:
     driver: str
     total_bytes: int
     reserved_bytes: int
-    """What the driver keeps for itself (memory v2)."""
+    """What the driver keeps for itself; 0 where it counts that as used (memory v1)."""
     used_bytes: int
-    """What processes hold, without the driver's reserve (memory v2)."""
+    """What processes hold."""
 
 
 def cards() -> list[Card]:
@@ -34,12 +38,6 @@ def cards() -> list[Card]:
     with _session() as nvml:
         count = nvml.nvmlDeviceGetCount()
         return [_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
-
-
-def card(uuid: str) -> Card:
-    """The GPU with this UUID (``GPU-…``). Raises NvmlUnavailableError."""
-    with _session() as nvml:
-        return _card(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,50 +64,73 @@ _THROTTLES = {
 
 
 class Gpu:
-    """One GPU, kept open for readings that are taken often. Raises NvmlUnavailableError."""
+    """One GPU or MIG slice of one, kept open for readings that are taken often.
+
+    ``uuid`` is CUDA's, which does not say which of both it is. Raises NvmlUnavailableError.
+    """
 
     def __init__(self, uuid: str) -> None:
-        self._nvml = _opened()
-        try:
-            self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        except self._nvml.NVMLError as error:
-            raise NvmlUnavailableError(f"NVML: {error}") from error
+        nvml = self._nvml = _opened()
+        with _unavailable(nvml):
+            try:
+                self._handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+                self._handle = nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+        handle = self._handle
+        self._whole = (
+            self._try(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)) or handle
+        )
+        """What has the clocks, where the slice has its own memory only."""
+
+    def card(self) -> Card:
+        """What it has and holds now. Raises NvmlUnavailableError."""
+        with _unavailable(self._nvml):
+            return _card(self._nvml, self._handle)
+
+    def own_bytes(self) -> int | None:
+        """What this process holds of it; None where the driver does not tell processes apart, as
+        under WDDM and in some virtual machines and containers.
+        """
+        listed = self._try(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        own = (one.usedGpuMemory for one in listed or () if one.pid == os.getpid())
+        return next(own, None)
 
     def counters(self) -> Counters:
         """Read all counters now; takes about a millisecond."""
-        nvml, handle = self._nvml, self._handle
+        nvml, handle, whole = self._nvml, self._handle, self._whole
         return Counters(
+            # not of the whole of a slice: others may work on the rest
             energy_mj=self._try(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
             power_mw=self._try(lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
-            sm_clock_mhz=self._try(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            sm_clock_mhz=self._try(lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM)),
             temperature_c=self._try(
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+                lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)
             ),
             throttled_ns=self._throttled(),
         )
 
     def power_limit_mw(self) -> int | None:
         """The limit that is enforced; None where there is none to read."""
-        return self._try(lambda: self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle))
+        return self._try(lambda: self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._whole))
 
     def environment(self) -> dict[str, str]:
         """What figures of this GPU depend on, as far as NVML tells."""
-        nvml, handle = self._nvml, self._handle
+        nvml, whole = self._nvml, self._whole
         limit = self.power_limit_mw()
         link = self._try(
             lambda: (
-                f"gen {nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)} "
-                f"x{nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
+                f"gen {nvml.nvmlDeviceGetMaxPcieLinkGeneration(whole)} "
+                f"x{nvml.nvmlDeviceGetMaxPcieLinkWidth(whole)}"
             )
         )
-        ecc = self._try(lambda: nvml.nvmlDeviceGetEccMode(handle)[0])
-        model = self._try(lambda: nvml.nvmlDeviceGetCurrentDriverModel(handle))
+        ecc = self._try(lambda: nvml.nvmlDeviceGetEccMode(whole)[0])
+        model = self._try(lambda: nvml.nvmlDeviceGetCurrentDriverModel(whole))
         cuda = self._try(nvml.nvmlSystemGetCudaDriverVersion)
-        uuid = self._try(lambda: nvml.nvmlDeviceGetUUID(handle))
+        uuid = self._try(lambda: nvml.nvmlDeviceGetUUID(self._handle))
         found = {
             "driver": self._try(nvml.nvmlSystemGetDriverVersion),
             "driver cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            "driver model": None if model is None else {0: "WDDM", 1: "TCC"}.get(model, str(model)),
+            "driver model": None if model is None else _DRIVER_MODELS.get(model, str(model)),
             "power limit": None if limit is None else f"{limit // 1000} W",
             "ecc": None if ecc is None else {0: "off", 1: "on"}.get(ecc, str(ecc)),
             "pcie": link,
@@ -122,7 +143,7 @@ class Gpu:
         nvml = self._nvml
         ids = {name: getattr(nvml, field, None) for name, field in _THROTTLES.items()}
         known = {name: one for name, one in ids.items() if one is not None}
-        read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(self._handle, list(known.values())))
+        read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(self._whole, list(known.values())))
         return {
             name: int(value.value.ullVal)
             for name, value in zip(known, read or (), strict=False)
@@ -140,33 +161,50 @@ class Gpu:
 def _session() -> Iterator[Any]:
     nvml = _opened()
     try:
-        yield nvml
-    except nvml.NVMLError as error:
-        raise NvmlUnavailableError(f"NVML: {error}") from error
+        with _unavailable(nvml):
+            yield nvml
     finally:
         nvml.nvmlShutdown()
+
+
+@contextlib.contextmanager
+def _unavailable(nvml: Any) -> Iterator[None]:
+    """Make NVML's errors NvmlUnavailableError."""
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise NvmlUnavailableError(f"NVML: {error}") from error
 
 
 def _opened() -> Any:
     """The library, initialised once more."""
     try:
-        import pynvml
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the deprecated package pynvml warns of itself
+            import pynvml
     except ImportError as error:
         raise NvmlUnavailableError("the package nvidia-ml-py is not installed") from error
-    try:
+    if not hasattr(pynvml, "nvmlMemory_v2"):
+        raise NvmlUnavailableError(
+            "the module pynvml is not nvidia-ml-py's; uninstall the deprecated package pynvml, "
+            "then install nvidia-ml-py again"
+        )
+    with _unavailable(pynvml):
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise NvmlUnavailableError(f"NVML: {error}") from error
     return pynvml
 
 
 def _card(nvml: Any, handle: Any) -> Card:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        reserved = memory.reserved
+    except nvml.NVMLError:  # not of MIG slices, and not by old drivers
+        memory, reserved = nvml.nvmlDeviceGetMemoryInfo(handle), 0
     return Card(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
         driver=nvml.nvmlSystemGetDriverVersion(),
         total_bytes=memory.total,
-        reserved_bytes=memory.reserved,
+        reserved_bytes=reserved,
         used_bytes=memory.used,
     )

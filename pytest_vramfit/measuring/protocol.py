@@ -37,9 +37,10 @@ class Request:
     def read(cls, line: str) -> Request:
         """The inverse of :meth:`line`."""
         values = json.loads(line)
+        schedule = values["schedule"]
         return cls(
             spec=TrainSpec.from_json(values["spec"]),
-            schedule=Schedule(**values["schedule"]),
+            schedule=Schedule(**{**schedule, "phases": tuple(schedule["phases"])}),
             capacity_bytes=values["capacity_bytes"],
         )
 
@@ -51,13 +52,17 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A stage of the case began or moved on; the first one says that the case has the device."""
+    """A stage of the case began or moved on; the first one without a ``holder`` says that the case
+    has the device.
+    """
 
     stage: str
     done: int
     of: int
     left_ns: int | None = None
     """What the case's remaining steps will take, at the pace of the last one."""
+    holder: str = ""
+    """Who has the GPU that the case still waits for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +78,10 @@ class Measured:
 class NotMeasured:
     """The case could not be measured."""
 
-    outcome: Literal["unsupported", "refused", "crashed", "timeout"]
-    """``unsupported``: not by this engine here; ``refused``: the spec does not fit the model."""
+    outcome: Literal["unsupported", "refused", "crashed", "timeout", "contaminated"]
+    """``unsupported``: not by this engine here; ``refused``: the spec does not fit the model;
+    ``contaminated``: others used the GPU so that memory could not be judged.
+    """
     says: str
     clean: bool = False
     output: str = ""

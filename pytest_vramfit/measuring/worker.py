@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from pytest_vramfit.measuring.lease import Lease, LeaseTimeoutError, Party
 from pytest_vramfit.measuring.protocol import (
     Measured,
     Message,
@@ -29,7 +31,13 @@ from pytest_vramfit.measuring.protocol import (
 )
 
 if TYPE_CHECKING:
+    from pytest_vramfit.measurement import Measurement
     from pytest_vramfit.measuring.bench import Bench
+    from pytest_vramfit.measuring.driver import Visible
+
+_IDLE_S = 0.2
+"""How often it is looked whether somebody waits for the GPU."""
+_LONGEST_COMMAND = 80
 
 
 def main(engine: str) -> None:
@@ -45,7 +53,13 @@ def main(engine: str) -> None:
     worker = _Worker(engine, reply)
     reply(Ready())
     while True:
-        reply(worker.answer(Request.read(lines.get())))
+        try:
+            line = lines.get(timeout=_IDLE_S if engine == "gpu" else None)
+        except queue.Empty:
+            if worker.in_the_way():
+                os._exit(0)
+            continue
+        reply(worker.answer(Request.read(line)))
 
 
 class _Worker:
@@ -59,6 +73,8 @@ class _Worker:
         self._case_run = CaseRun
         self._engine = engine
         self._reply = reply
+        self._gpu: Visible | None = None
+        self._lease: Lease | None = None
         self._bench: Bench | None = None
 
     def answer(self, request: Request) -> Measured | NotMeasured:
@@ -69,9 +85,13 @@ class _Worker:
         opening: dict[str, int] = {}
         clean = True  # nothing was touched yet
         try:
+            begin = time.perf_counter_ns()
+            waited = self._engine == "gpu" and self._take_gpu()
+            if waited:
+                opening["waiting"] = time.perf_counter_ns() - begin
             if self._bench is None:
                 begin = time.perf_counter_ns()
-                self._bench = self._open()
+                self._bench = self._open(after_others=waited)
                 opening["open"] = time.perf_counter_ns() - begin
             clean = False
             self._bench.begin(request.capacity_bytes)
@@ -79,26 +99,67 @@ class _Worker:
                 measurement = self._case_run(request, self._bench, self._report).measure()
             finally:
                 begin = time.perf_counter_ns()
-                clean = self._bench.end()
+                clean = self._cleaned(self._bench)
         except UnsupportedError as error:
             return NotMeasured(outcome="unsupported", says=str(error), clean=clean)
         except UnbuildableError as error:
             return NotMeasured(outcome="refused", says=str(error), clean=clean)
+        except LeaseTimeoutError as error:
+            return NotMeasured(outcome="timeout", says=str(error), clean=clean)
         except Exception as error:  # noqa: BLE001 (whatever the training libraries raise)
             traceback.print_exc()
-            return NotMeasured(outcome="crashed", says=f"{type(error).__name__}: {error}")
+            says = f"{type(error).__name__}: {error}".removesuffix(": ")
+            return NotMeasured(outcome="crashed", says=says)
         stages = {**opening, **measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
         return Measured(
             measurement=replace(measurement, stages_ns=stages),
-            # after an out-of-memory error libraries may hold on to parts of the step
-            clean=clean and measurement.oom is None,
+            clean=clean and not _leaves_traces(request, measurement) and not self.in_the_way(),
         )
 
-    def _open(self) -> Bench:
-        if self._engine == "gpu":
+    def _cleaned(self, bench: Bench) -> bool:
+        """Whether the device is as it was before the case; what broke on the way is the case's."""
+        try:
+            return bench.end()
+        except Exception:  # noqa: BLE001 (a broken context refuses every call)
+            traceback.print_exc()
+            return False
+
+    def in_the_way(self) -> bool:
+        """Whether another needs the GPU free of this process, whose context takes half a GiB.
+
+        Workers of the same pytest, which work in turn, pass the GPU on between them as it is.
+        """
+        lease = self._lease
+        if lease is None:
+            return False
+        other = lease.wanted_by() if lease.held else lease.holder
+        if other is None:
+            return False
+        if self._bench is not None and other.family != lease.me.family:
+            return True
+        lease.give_back()
+        return False
+
+    def _take_gpu(self) -> bool:
+        """Have a GPU to itself; whether it had to be waited for.
+
+        Raises UnsupportedError where there is none, LeaseTimeoutError where it did not get free.
+        """
+        if self._lease is None:
+            from pytest_vramfit.measuring.cuda import choose
+
+            self._gpu = choose(_number_among_workers())
+            self._lease = Lease(self._gpu.uuid, _me())
+        return self._lease.take(self._report_waiting)
+
+    def _report_waiting(self, holder: str) -> None:
+        self._reply(Progress(stage="waiting for the GPU", done=0, of=1, holder=holder))
+
+    def _open(self, *, after_others: bool) -> Bench:
+        if self._gpu is not None:
             from pytest_vramfit.measuring.cuda import CudaBench
 
-            bench = CudaBench()
+            bench = CudaBench(self._gpu, after_others=after_others)
             self._break_in(bench)
             return bench
         from pytest_vramfit.measuring.cpu import CpuBench
@@ -123,6 +184,39 @@ class _Worker:
 
     def _report(self, stage: str, done: int, of: int, left_ns: int | None = None) -> None:
         self._reply(Progress(stage=stage, done=done, of=of, left_ns=left_ns))
+
+
+def _leaves_traces(request: Request, measurement: Measurement) -> bool:
+    """Whether a process that measured this is no longer as new: after an out-of-memory error
+    libraries may hold on to parts of the step, compiled and patched code stays.
+    """
+    ran_out = measurement.oom or any(one.oom for one in measurement.phases.values())
+    return bool(ran_out) or request.spec.compile or request.spec.liger
+
+
+def _number_among_workers() -> int:
+    """Of xdist's worker ``gw3`` 3; 0 without xdist, or where it has a name without a number."""
+    return int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0)
+
+
+def _me() -> Party:
+    """The pytest that this worker is of, by the command that the user knows."""
+    import psutil  # a dependency of PEFT
+
+    pytest = psutil.Process(os.getppid())
+    shown = (pytest.parent() if "PYTEST_XDIST_WORKER" in os.environ else None) or pytest
+    return Party(family=pytest.pid, name=f"process {shown.pid} ({_short(shown.cmdline())})")
+
+
+def _short(command: list[str]) -> str:
+    """``pytest --gpu tests`` for ``/usr/bin/python3 -m pytest --gpu tests`` and the like."""
+    program, *arguments = [Path(command[0]).name, *command[1:]]
+    if program.startswith("python") and arguments[:1] == ["-m"]:
+        arguments = arguments[1:]
+    if program.startswith("python") and arguments:
+        program, *arguments = arguments
+    text = " ".join([Path(program).name, *arguments])
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
 
 
 def _own_descriptors() -> tuple[IO[str], IO[str]]:

@@ -18,6 +18,11 @@ def is_case(item: pytest.Item) -> bool:
     return item.get_closest_marker(MARKER) is not None or FIXTURE in parameters(item)
 
 
+def may_measure(item: pytest.Item) -> bool:
+    """Whether the test is a case or names the fixture, as far as that can be told beforehand."""
+    return is_case(item) or FIXTURE in getattr(item, "fixturenames", ())
+
+
 def is_parametrized(function: pytest.Item) -> bool:
     """Whether a test function is parametrized over the fixture."""
     for mark in function.iter_markers("parametrize"):
@@ -42,6 +47,14 @@ def parameters(item: pytest.Item) -> Mapping[str, Any]:
     """The test's parameters by their names."""
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params
+
+
+def skip_of_unittest(item: pytest.Item) -> str | None:
+    """Why ``unittest.skip`` skips the test, which pytest leaves to unittest, after set-up."""
+    function = getattr(item, "obj", None)
+    if not getattr(function, "__unittest_skip__", False):
+        return None
+    return str(getattr(function, "__unittest_skip_why__", ""))
 
 
 def as_argument(nodeid: str, config: pytest.Config) -> str:

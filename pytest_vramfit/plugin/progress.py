@@ -27,6 +27,7 @@ class ProgressLine:
     def show(self, progress: Progress) -> None:
         """Say which stage the case is in, and how long it and the cases after it will take."""
         step = f" {progress.done + 1}/{progress.of}" if progress.of > 1 else ""
+        step += f", which {progress.holder} holds" if progress.holder else ""
         left = progress.left_ns or 0
         remaining = f", {left / 1e9:.0f} s left" if left >= _WORTH_SAYING_NS else ""
         self._write(f" [{progress.stage}{step}{remaining}{self._after}]")

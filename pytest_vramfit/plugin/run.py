@@ -67,13 +67,16 @@ class Run:
         self._collected.append(item.nodeid)
         if self._config.option.collectonly or self._setup_plan:
             return
-        if items.is_case(item) or items.FIXTURE in getattr(item, "fixturenames", ()):
+        if items.may_measure(item):
             self._cases.start()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count the cases, to say what remains."""
-        if self._settings.engine is not None:
-            self._cases.expect(sum(items.is_case(item) for item in session.items))
+        """Count the cases, to say what remains; end the worker where all were deselected."""
+        if self._settings.engine is None:
+            return
+        self._cases.expect(sum(items.is_case(item) for item in session.items))
+        if not any(items.may_measure(item) for item in session.items):
+            self._cases.stop()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -85,6 +88,8 @@ class Run:
         """Give a marked test the fixture, read its marker; skip where no engine was asked for."""
         if not items.is_case(item):
             return
+        if (reason := items.skip_of_unittest(item)) is not None:
+            pytest.skip(reason)
         items.add_fixture(item)
         if self._setup_plan:
             return

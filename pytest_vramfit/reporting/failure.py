@@ -30,8 +30,8 @@ def lines(case: Case) -> Iterator[str]:
         yield f"  --    {'unchecked':<{_NAME_WIDTH}} {', '.join(names)}: {reason}"
     memory = case.measurement.memory
     if memory is not None:
-        phases = memory.phases.items()
-        listed = ", ".join(f"{name} {figures.size(value)}" for name, value in phases)
+        peaks = {**memory.phases, **case.phase_peaks}
+        listed = ", ".join(f"{name} {figures.size(value)}" for name, value in peaks.items())
         yield f"  {'peaks':<{_NAME_WIDTH + 6}} {listed}"
 
 

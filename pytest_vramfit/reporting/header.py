@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_vramfit.measurement import Engine
 from pytest_vramfit.measuring import host, nvml
-from pytest_vramfit.reporting import figures
+from pytest_vramfit.reporting import figures, words
 
 
 def line(engine: Engine, card: str | None) -> str:
@@ -19,8 +19,16 @@ def line(engine: Engine, card: str | None) -> str:
         return f"vramfit: gpu engine, but no usable GPU: {error}"
     if not cards:
         return "vramfit: gpu engine, but no usable GPU: NVML lists none"
-    listed = ", ".join(f"{one.name} {one.total_bytes // 2**20:,} MiB" for one in cards)
+    listed = ", ".join(
+        f"{one.name} {one.total_bytes // 2**20:,} MiB{_held(one.used_bytes)}" for one in cards
+    )
     return f"vramfit: gpu engine on {listed}, driver {cards[0].driver}"
+
+
+def _held(used_bytes: int) -> str:
+    """`` (2.1 GiB held by others)``, if it is worth naming: this run holds nothing yet."""
+    text = words.held(used_bytes).removeprefix(", ")
+    return f" ({text})" if text else ""
 
 
 def without_engine(gpu_option: str) -> str:

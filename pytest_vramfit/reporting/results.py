@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
-from pytest_vramfit.measurement import Engine, Memory
+from pytest_vramfit.measurement import Engine
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim
@@ -28,7 +28,7 @@ def row(case: Case, *, judged: bool) -> Row:
         **_head(case.nodeid, case.engine, case.claim, judged=judged),
         "outcome": case.outcome,
         "card": asdict(case.card),
-        "memory": _memory(measurement.memory),
+        "memory": _memory(case),
         "oom": asdict(measurement.oom) if measurement.oom else None,
         "time": {
             "step_ns": list(measurement.step_ns) or None,
@@ -143,7 +143,8 @@ def _against(other: Entry | None) -> Row | None:
     }
 
 
-def _memory(memory: Memory | None) -> Row | None:
+def _memory(case: Case) -> Row | None:
+    memory = case.measurement.memory
     if memory is None:
         return None
     return {
@@ -152,7 +153,8 @@ def _memory(memory: Memory | None) -> Row | None:
         "first_step_peak_allocated_bytes": memory.first_step_peak_allocated_bytes,
         "resident_bytes": None,
         "outside_allocator_bytes": memory.outside_allocator_bytes,
+        "managed_bytes": memory.managed_bytes,
         "allocator_retries": memory.allocator_retries,
-        "phases": memory.phases,
+        "phases": {**memory.phases, **case.phase_peaks},
         "ledger": None,
     }

@@ -34,6 +34,7 @@ def lines(rows: Sequence[Row], *, command: str, gpu_command: str = "pytest --gpu
         first, number = unsupported[0], len(unsupported)
         such = ", such as" if number > 1 else ":"
         yield f"{number} unsupported{such} {first['nodeid']}: {first['says']}"
+    yield from _held(measured)
     yield from _against(measured)
     yield from _notes(measured)
     yield from _time(measured)
@@ -56,16 +57,27 @@ def _cells(row: Row) -> tuple[str, ...]:
     if memory is None:
         return (row["outcome"], "--", "--", "--", "--")
     peak, times = memory["peak_allocated_bytes"], row["time"]
+    rate = times["tokens_per_second"]
     return (
         row["outcome"],
         figures.size(peak),
         figures.percent(peak, card["usable_bytes"]),
         figures.duration(median(times["step_ns"])),
-        figures.count(times["tokens_per_second"]),
+        "--" if rate is None else figures.count(rate),
     )
 
 
-_WORTH_A_NOTE = {"improved", "other_gpu", "renamed", "environment_changed", "kernels", "host_side"}
+_WORTH_A_NOTE = {
+    "improved",
+    "other_gpu",
+    "renamed",
+    "environment_changed",
+    "kernels",
+    "host_side",
+    "unquantised",
+    "fragmented",
+    "others_changed",
+}
 """Findings of a check that passed."""
 
 
@@ -77,6 +89,13 @@ def _gpu_cells(row: Row) -> tuple[str, ...]:
         figures.milliseconds(median(gpu_ns)) if gpu_ns else "--",
         ("<= " if bound else "") + figures.count(joules) if joules else "--",
     )
+
+
+def _held(measured: Sequence[Row]) -> Iterator[str]:
+    """What the cases could not have, because others had it when they began."""
+    most = max((row["card"]["held_bytes"] for row in measured), default=0)
+    if text := words.held(most).removeprefix(", "):
+        yield f"GPU memory: up to {text} when a case began, and so not usable"
 
 
 def _notes(measured: Sequence[Row]) -> Iterator[str]:

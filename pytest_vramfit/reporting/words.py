@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_vramfit.measurement import HeldChange, Measurement, OutOfMemory
 from pytest_vramfit.reporting import figures
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.verdict import Case, Check, Finding
@@ -11,7 +12,12 @@ _CHECKS = {"no_oom": "no OOM", "peak_within_vram": "peak within VRAM", "gpu_time
 _ADAPTED = ("lora", "qlora")
 _FINDINGS = {
     "did_not_run": "the step did not get through",
+    "phase_before_ran_out": "the phase before ran out of memory",
     "not_built": "not built yet",
+    "may_be_off_card": "may be off the card: under {0} the driver serves from host memory what "
+    "does not fit; set NVIDIA's 'CUDA - Sysmem Fallback Policy' to 'Prefer No Sysmem Fallback'",
+    "may_be_off_card_in_wsl": "may be off the card: under {0} the driver serves from host memory "
+    "what does not fit, and ignores NVIDIA's 'Prefer No Sysmem Fallback'",
     "ran_with_less": "it also ran with {headroom} less to have: the rest was cache",
     "oom_with_less": "out of memory in a second run, which had {headroom} less to have",
     "one_step": "one timed step cannot show growth",
@@ -34,7 +40,8 @@ _FINDINGS = {
     "trainable_dtype": "trained in {others} instead of {0}",
     "base_dtype": "the base is in {others} instead of {0}",
     "not_upcast": "norms, embeddings and head are not in fp32, though kbit_upcast was asked",
-    "not_quantised": "{0} of {1} matrix elements are not in the asked 4-bit format",
+    "not_quantised": "{0} of {1} matrix elements are not in {2} as asked",
+    "not_saved": "not trained as a whole, though in modules_to_save: {some}",
     "no_baseline": "no baseline; --vramfit-update-missing records one",
     "recorded": "a baseline is being recorded",
     "config_changed": "the config changed since the baseline: {changes}",
@@ -59,6 +66,9 @@ _FINDINGS = {
 """A sentence for each finding of the verdict: {0}, {1} its names, {others} all but the first,
 {some} the first and how many more, {all} all, {changes} names with their old and new values."""
 
+
+WORTH_NAMING_BYTES = 100 * 2**20
+"""A driver without any process holds a few MiB."""
 
 _FIGURES = {
     "bytes": (figures.size, figures.mib),
@@ -87,10 +97,19 @@ def _unusual(spec: TrainSpec) -> list[str]:
         f"{spec.attention} attention": spec.attention != "sdpa",
         f"adapters in {spec.adapter_dtype}": spec.adapter_dtype not in {None, "fp32"},
         f"max_grad_norm {spec.max_grad_norm}": spec.max_grad_norm != 1.0,
-        "checkpointing": spec.checkpointing,
+        "checkpointing": spec.checkpointing is True,
+        "reentrant checkpointing": spec.checkpointing == "reentrant",
         f"alpha {spec.alpha}": spec.rank is not None and spec.alpha != 2 * spec.rank,
         f"dropout {spec.dropout}": spec.dropout not in {None, 0.05},
         f"targets {targets}": spec.targets not in {None, "all-linear"},
+        f"modules_to_save {'+'.join(spec.modules_to_save or ())}": spec.modules_to_save,
+        "DoRA": spec.dora,
+        "rsLoRA": spec.rslora,
+        str(spec.quant): spec.quant not in {None, "nf4"},
+        "liger": spec.liger,
+        "compiled": spec.compile,
+        f"allocator {spec.alloc_conf}": spec.alloc_conf,
+        "varied lengths": spec.lengths == "varied",
         "no double_quant": spec.double_quant is False,
         "no kbit_upcast": spec.kbit_upcast is False,
     }
@@ -102,7 +121,26 @@ def title(case: Case) -> str:
     total = figures.size(case.card.total_bytes)
     if case.claim.limits.card_bytes is not None:
         return f"{config(case.claim.spec)} for a card of {total}, on {case.card.name}"
-    return f"{config(case.claim.spec)} on {case.card.name} ({total})"
+    return f"{config(case.claim.spec)} on {case.card.name} ({total}{held(case.card.held_bytes)})"
+
+
+def held(held_bytes: int) -> str:
+    """``, 2.1 GiB held by others``; empty where that is not worth naming."""
+    return f", {figures.size(held_bytes)} held by others" if held_bytes > WORTH_NAMING_BYTES else ""
+
+
+def contamination(change: HeldChange, measurement: Measurement) -> str:
+    """Why a case could not be judged while others used its GPU."""
+    oom = measurement.oom or next((one.oom for one in measurement.phases.values() if one.oom), None)
+    if oom is not None:
+        return f"out of memory {_where(oom)}, and {_others(change)}"
+    return f"{_others(change)}, and the case is nearer than that to its limit"
+
+
+def _others(change: HeldChange) -> str:
+    """``others took 2.1 GiB of the GPU in the timed steps``."""
+    did = "took" if change.bytes > 0 else "gave back"
+    return f"others {did} {figures.size(abs(change.bytes))} of the GPU {change.when}"
 
 
 def check_name(name: str) -> str:
@@ -115,7 +153,7 @@ def figure(check: Check) -> str:
     value, limit = check.value, check.limit
     if value is None or limit is None:
         return ""
-    if check.name == "no_oom":
+    if any(one.kind == "out_of_memory" for one in check.findings):
         return f"{figures.size(value)} asked for, {figures.size(limit)} free"
     if check.name == "steady":
         return f"{figures.size(value)} more" if value > 0 else "no growth"
@@ -129,7 +167,10 @@ def figure(check: Check) -> str:
 
 def sentence(check: Check, case: Case) -> str:
     """What a check found, in one sentence without the figures of :func:`figure`."""
-    found = [_finding(one, case) for one in check.findings]
+    found = [_finding(one, check, case) for one in check.findings]
+    value, limit = check.value, check.limit
+    if check.name == "peak_within_vram" and value is not None and limit is not None:
+        found = [_peak(value, limit, case), *found]
     if check.ratio is not None:
         # what kept it from being judged comes first
         required = any(one.kind == "required" for one in check.findings)
@@ -137,10 +178,9 @@ def sentence(check: Check, case: Case) -> str:
         return "; ".join([*found[:reasons], _ratio(check, case), *found[reasons:]])
     if found:
         return "; ".join(found)
-    value, limit = check.value, check.limit
     if value is None or limit is None:
         return ""
-    if check.name == "peak_within_vram":
+    if check.name in {"peak_within_vram", "eval", "save", "merge"}:
         return _peak(value, limit, case)
     if check.name == "headroom":
         wanted = case.claim.limits.headroom.of(case.card.usable_bytes)
@@ -171,11 +211,20 @@ def _peak(value: int, limit: int, case: Case) -> str:
     return f"{share}, {figures.size(outside)} of it outside the allocator" if outside else share
 
 
-def _finding(finding: Finding, case: Case) -> str:
+def _finding(finding: Finding, check: Check, case: Case) -> str:
     if finding.kind == "out_of_memory":
-        return _out_of_memory(case)
-    headroom = figures.size(case.claim.limits.headroom.of(case.card.usable_bytes))
+        return _out_of_memory(case, check)
+    if finding.kind == "others_changed":
+        change = case.measurement.device.held_change
+        assert change is not None
+        return _others(change)
     names = finding.names
+    if finding.kind == "fragmented":
+        grown, retries = figures.size(int(names[0])), names[1]
+        return f"what is reserved grew by {grown} over the timed steps; {retries} allocator retries"
+    if finding.kind == "unquantised":
+        return f"{figures.size(int(names[0]))} of the base is not quantised: {_some(names[1:])}"
+    headroom = figures.size(case.claim.limits.headroom.of(case.card.usable_bytes))
     return _FINDINGS[finding.kind].format(
         *names,
         some=_some(names),
@@ -194,11 +243,18 @@ def _changes(names: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {old} → {new}" for name, old, new in triples)
 
 
-def _out_of_memory(case: Case) -> str:
+def _out_of_memory(case: Case, check: Check) -> str:
+    phase = case.measurement.phases.get(check.name)
+    if phase is not None:
+        assert phase.oom is not None
+        return f"with {figures.size(phase.oom.allocated_bytes)} allocated"
     oom = case.measurement.oom
     assert oom is not None
-    where = f"in the {oom.phase} of step {oom.step}" if oom.step else "while the model was built"
-    return f"{where}, with {figures.size(oom.allocated_bytes)} allocated"
+    return f"{_where(oom)}, with {figures.size(oom.allocated_bytes)} allocated"
+
+
+def _where(oom: OutOfMemory) -> str:
+    return f"in the {oom.phase} of step {oom.step}" if oom.step else "while the model was built"
 
 
 def _some(names: tuple[str, ...]) -> str:

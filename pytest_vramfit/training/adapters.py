@@ -4,24 +4,38 @@ LoRA adapters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from bitsandbytes.nn import Int8Params, Params4bit
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.integrations.liger import apply_liger_kernel
 from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training.model import DTYPES, UnbuildableError
 
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_PRESETS = {"attention": _ATTENTION, "qv": ("q_proj", "v_proj")}
-"""Module names by role in llama-shaped models (all projections of attention; query and value)."""
+_ATTENTION_MODULES = {"self_attn", "attn", "attention", "self_attention"}
+"""What the attention of a layer is called."""
+_QUERY_AND_VALUE = (
+    ("q_proj", "v_proj"),
+    ("q_proj", "kv_b_proj"),
+    ("q_b_proj", "kv_b_proj"),
+    ("qkv_proj",),
+    ("c_attn",),
+    ("query_key_value",),
+)
+"""The projections that make queries and values: apart, from a latent (deepseek), fused."""
 
 
 def targets(model: PreTrainedModel, spec: TrainSpec) -> frozenset[str]:
     """The full names of the modules that get an adapter.
 
-    ``"all-linear"`` is every linear but the output embedding, as in PEFT. Raises
-    UnbuildableError where a name or a preset matches nothing, with the names that exist.
+    ``"all-linear"`` is every linear but the output embedding, as in PEFT; ``"attention"`` every
+    linear of an attention, ``"qv"`` those that make queries and values, fused ones whole. None that
+    is trained as a whole. Raises UnbuildableError where a name or a preset matches nothing, with
+    the names that exist.
     """
     linears = {
         name
@@ -32,23 +46,71 @@ def targets(model: PreTrainedModel, spec: TrainSpec) -> frozenset[str]:
         return frozenset()
     if not linears:
         raise UnbuildableError("targets: this model has no linear modules")
+    for one in spec.modules_to_save or ():
+        _check_can_be_saved(model, one)
+    unknown: str | None
     if spec.targets == "all-linear":
-        return frozenset(linears)
-    wanted = _asked(spec)
-    chosen = {one: {name for name in linears if _names(one, name)} for one in wanted}
-    unknown = [one for one in wanted if not chosen[one]]
-    if unknown:
-        exist = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
-        what = repr(spec.targets) if isinstance(spec.targets, str) else repr(unknown[0])
+        chosen, unknown = linears, None
+    elif isinstance(spec.targets, str):
+        chosen = _preset(spec.targets, linears)
+        unknown = spec.targets if not chosen else None
+    else:
+        wanted = {
+            one: {name for name in linears if is_called(one, name)} for one in spec.targets or ()
+        }
+        chosen = set().union(*wanted.values())
+        unknown = next((one for one, found in wanted.items() if not found), None)
+    if unknown is not None:
         raise UnbuildableError(
-            f"targets: {what} is not in this model, whose linear modules are called {exist}"
+            f"targets: {unknown!r} is not in this model, whose linear modules are called "
+            f"{_last_names(linears)}"
         )
-    return frozenset().union(*chosen.values())
+    # as PEFT leaves them out
+    left = {
+        name
+        for name in chosen
+        if not any(f".{one}." in f".{name}." for one in spec.modules_to_save or ())
+    }
+    if not left:
+        raise UnbuildableError("modules_to_save: no module is left for adapters")
+    return frozenset(left)
 
 
-def prepare(model: PreTrainedModel, spec: TrainSpec) -> nn.Module:
-    """The model as it is trained: frozen base with adapters, or all of it for ``full``."""
-    checkpointing = {"use_reentrant": False}
+def _preset(preset: str, linears: set[str]) -> set[str]:
+    attention = {name for name in linears if _ATTENTION_MODULES & {*name.split(".")[:-1]}}
+    if preset == "attention":
+        return attention
+    last = {name.rpartition(".")[2] for name in attention}
+    roles = next((one for one in _QUERY_AND_VALUE if last >= {*one}), ())
+    return {name for name in attention if name.rpartition(".")[2] in roles}
+
+
+def _check_can_be_saved(model: PreTrainedModel, wanted: str) -> None:
+    modules = {name: one for name, one in model.named_modules() if name and [*one.parameters()]}
+    found = [module for name, module in modules.items() if is_called(wanted, name)]
+    if not found:
+        raise UnbuildableError(
+            f"modules_to_save: {wanted!r} is not in this model, whose modules are called "
+            f"{_last_names(modules)}"
+        )
+    if any(isinstance(one, Params4bit | Int8Params) for m in found for one in m.parameters()):
+        raise UnbuildableError(
+            f"modules_to_save: {wanted!r} is quantised, which cannot be trained as a whole"
+        )
+
+
+def _last_names(names: Iterable[str]) -> str:
+    last = {name.rpartition(".")[2] for name in names}
+    return ", ".join(sorted(one for one in last if not one.isdigit()))
+
+
+def prepare(model: PreTrainedModel, spec: TrainSpec, adapted: frozenset[str]) -> nn.Module:
+    """The model as it is trained: frozen base with adapters, or all of it for ``full``.
+
+    ``adapted`` are the modules that get an adapter, from :func:`targets`.
+    """
+    reentrant = spec.checkpointing == "reentrant"
+    checkpointing = {"use_reentrant": reentrant}
     if spec.kbit_upcast:
         prepare_model_for_kbit_training(
             model,
@@ -57,35 +119,46 @@ def prepare(model: PreTrainedModel, spec: TrainSpec) -> nn.Module:
         )
     elif spec.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=checkpointing)
+    if spec.liger:
+        apply_liger_kernel(model, None)
     if spec.method == "full":
         model.train()
         return model
-    adapted: nn.Module = get_peft_model(
+    if reentrant:
+        # a checkpointed layer has a gradient only where its input wants one
+        model.enable_input_require_grads()
+    adapted_model: nn.Module = get_peft_model(
         model,
         LoraConfig(
             task_type="CAUSAL_LM",
             r=spec.rank,
             lora_alpha=spec.alpha,
             lora_dropout=spec.dropout,
-            target_modules=_asked(spec),
+            target_modules=sorted(adapted),
+            modules_to_save=list(spec.modules_to_save) if spec.modules_to_save else None,
+            use_dora=spec.dora,
+            use_rslora=spec.rslora,
         ),
         autocast_adapter_dtype=False,
     )
     assert spec.adapter_dtype is not None
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
+    for name, parameter in adapted_model.named_parameters():
+        if is_adapter(name):
             parameter.data = parameter.data.to(DTYPES[spec.adapter_dtype])
-    adapted.train()
-    return adapted
+    adapted_model.train()
+    return adapted_model
 
 
-def _asked(spec: TrainSpec) -> str | list[str]:
-    """The targets in PEFT's words."""
-    assert spec.targets is not None
-    if spec.targets == "all-linear":
-        return "all-linear"
-    return list(_PRESETS[spec.targets] if isinstance(spec.targets, str) else spec.targets)
-
-
-def _names(target: str, module: str) -> bool:
+def is_called(target: str, module: str) -> bool:
+    """Whether a module is the one of this name, or ends in it."""
     return module == target or module.endswith(f".{target}")
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter or module of this name belongs to an adapter."""
+    return any(part.startswith("lora_") for part in name.split("."))
+
+
+def is_saved(name: str) -> bool:
+    """Whether a parameter of this name is the trained copy of one of ``modules_to_save``."""
+    return "modules_to_save" in name.split(".")

@@ -7,25 +7,39 @@ Nothing is downloaded and no more than one unquantised module lives on the devic
 from __future__ import annotations
 
 import difflib
+from importlib.util import find_spec
+from typing import Any
 
 import bitsandbytes.functional
 import torch
-from bitsandbytes.nn import Params4bit
+from bitsandbytes.nn import Int8Params, Params4bit
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     BitsAndBytesConfig,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.quantizers.auto import AutoHfQuantizer
 
+from pytest_vramfit import catalog
 from pytest_vramfit.spec import TrainSpec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SEED = 0
 _LONGEST_ERROR = 300
+_NOT_THE_MODEL = {
+    "_name_or_path",
+    "_commit_hash",
+    "architectures",
+    "auto_map",
+    "dtype",
+    "torch_dtype",
+}
 
 
 class UnbuildableError(ValueError):
@@ -33,49 +47,161 @@ class UnbuildableError(ValueError):
 
 
 def outline(spec: TrainSpec) -> PreTrainedModel:
-    """The model on ``meta``, with 4-bit linears in place where the spec quantises; no bytes yet."""
-    values = dict(spec.config)
-    model_type = values.pop("model_type")
-    if model_type not in CONFIG_MAPPING:
-        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
-        raise UnbuildableError(f"model_type {model_type!r} is unknown to transformers{hint}")
+    """The model on ``meta``, with quantised linears in place where the spec has them; no bytes yet.
+
+    Raises UnbuildableError.
+    """
+    _check_packages(spec)
     try:
-        config = AutoConfig.for_model(model_type, **values)
-        config.use_cache = False
+        config = _config(spec)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=DTYPES[spec.dtype], attn_implementation=spec.attention
             )
+    except UnbuildableError:
+        raise
     except Exception as error:  # transformers checks config values by raising what it likes
         raise UnbuildableError(f"model: {_one_line(error)}") from error
     if spec.method == "qlora":
-        _lay_out_in_4bit(model, spec)
+        _lay_out_quantised(model, spec)
     model.tie_weights()
     return model
 
 
-def _lay_out_in_4bit(model: PreTrainedModel, spec: TrainSpec) -> None:
-    """What ``from_pretrained(quantization_config=...)`` does around the loading of weights."""
-    quantiser = AutoHfQuantizer.from_config(
-        BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type=spec.quant,
-            bnb_4bit_use_double_quant=spec.double_quant,
-            bnb_4bit_compute_dtype=DTYPES[spec.precision],
+def _config(spec: TrainSpec) -> PreTrainedConfig:
+    """The config of a causal language model, as far as it can be told without building it."""
+    values = dict(spec.config) or _config_of_checkpoint(spec)
+    model_type = values.pop("model_type")
+    if model_type not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
+        own_code = ", and code that a model brings along is never run"
+        hint = f"; the nearest is {near[0]!r}" if near else own_code
+        raise UnbuildableError(f"model_type {model_type!r} is unknown to transformers{hint}")
+    config: PreTrainedConfig = AutoConfig.for_model(model_type, **values)
+    config.use_cache = False
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if kind is None:
+        raise UnbuildableError(
+            f"model_type {model_type!r} is no causal language model to transformers"
+        )
+    if spec.attention == "sdpa" and not kind._supports_sdpa:
+        raise UnbuildableError(
+            f"{kind.__name__} does not have attention='sdpa'; write attention='eager'"
+        )
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None)
+    groups = getattr(text, "num_key_value_heads", None)
+    if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
+        raise UnbuildableError(
+            f"model: num_attention_heads = {heads} must be a multiple of "
+            f"num_key_value_heads = {groups}"
+        )
+    return config
+
+
+def _config_of_checkpoint(spec: TrainSpec) -> dict[str, Any]:
+    """The config values of a hub id, from the cache or the hub."""
+    assert spec.checkpoint is not None
+    try:
+        values, _ = PreTrainedConfig.get_config_dict(
+            spec.checkpoint, revision=spec.revision or "main"
+        )
+    except OSError as error:
+        near = catalog.nearest(spec.checkpoint)
+        raise UnbuildableError(
+            f"model={spec.checkpoint!r} is not in the catalogue"
+            + (f", whose nearest is {near!r}," if near else "")
+            + f" and its config could not be read from the hub or its cache: {_one_line(error)}"
+        ) from error
+    if values.get("quantization_config") is not None:
+        raise UnbuildableError(
+            "model: it has a 'quantization_config': checkpoints that are quantised already are "
+            "not built yet"
+        )
+    if not isinstance(values.get("model_type"), str):
+        raise UnbuildableError("model: its config has no 'model_type', such as 'llama'")
+    return {key: value for key, value in values.items() if key not in _NOT_THE_MODEL}
+
+
+def _check_packages(spec: TrainSpec) -> None:
+    """Raise UnbuildableError where what the spec asks for is not installed here."""
+    needs = {
+        "liger=True": ("liger_kernel", "liger-kernel", spec.liger),
+        "attention='flash_attention_2'": (
+            "flash_attn",
+            "flash-attn",
+            spec.attention == "flash_attention_2",
         ),
-        pre_quantized=False,
-    )
+    }
+    for asked, (module, package, wanted) in needs.items():
+        if wanted and find_spec(module) is None:
+            raise UnbuildableError(f"{asked} needs the package {package}, which is not installed")
+
+
+def _lay_out_quantised(model: PreTrainedModel, spec: TrainSpec) -> None:
+    """What ``from_pretrained(quantization_config=...)`` does around the loading of weights."""
+    quantiser = AutoHfQuantizer.from_config(quantisation(spec), pre_quantized=False)
     quantiser.preprocess_model(model, device_map=None)
     quantiser.postprocess_model(model)
     model.hf_quantizer = quantiser
+
+
+def quantisation(spec: TrainSpec) -> BitsAndBytesConfig:
+    """How bitsandbytes keeps the base."""
+    if spec.quant == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=spec.quant,
+        bnb_4bit_use_double_quant=spec.double_quant,
+        bnb_4bit_compute_dtype=DTYPES[spec.precision],
+    )
+
+
+def build(outline: PreTrainedModel, spec: TrainSpec, device: torch.device) -> PreTrainedModel:
+    """The model of an outline with its bytes on ``device``: random weights, or its checkpoint's.
+
+    Raises UnbuildableError.
+    """
+    if spec.weights == "random":
+        materialise(outline, spec, device)
+        return outline
+    assert spec.checkpoint is not None
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            spec.checkpoint,
+            revision=spec.revision or "main",
+            dtype=DTYPES[spec.dtype],
+            attn_implementation=spec.attention,
+            quantization_config=quantisation(spec) if spec.method == "qlora" else None,
+            device_map={"": device},
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, SafetensorError) as error:  # a file missing, or not as it should
+        raise UnbuildableError(f"model: {_one_line(error)}") from error
+    model: PreTrainedModel
+    model, seen = loaded
+    # what transformers would make up
+    lacking = sorted(seen["missing_keys"] | {name for name, *_ in seen["mismatched_keys"]})
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise UnbuildableError(
+            f"model: its checkpoint has no {lacking[0]!r} of the config's shape{more}"
+        )
+    model.config.use_cache = False
+    for one in (*model.parameters(), *model.buffers()):
+        one.detach()  # so that the cpu engine's recorder sees what came right out of the file
+    return model
 
 
 def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -> None:
     """Give every parameter and buffer of an outline its bytes on ``device``, in place.
 
     Values come from the model's own initialisation under a fixed seed; buffers that are computed
-    (rotary frequencies) come out right with it. 4-bit linears are quantised one by one.
+    (rotary frequencies) come out right with it. quantised linears are quantised one by one.
     """
     dtype = DTYPES[spec.dtype]
     torch.manual_seed(SEED)
@@ -93,7 +219,7 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
                 module._parameters[name] = made.get(id(one), one)
             model._init_weights(module)
             for name, one in outlines.items():
-                if isinstance(one, Params4bit):
+                if isinstance(one, Params4bit | Int8Params):
                     module._parameters[name] = _quantise(made.pop(id(one)), one)
     left = [
         name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_meta
@@ -109,8 +235,14 @@ def forget_tables() -> None:
     bitsandbytes.functional.name2qmap.clear()
 
 
-def _quantise(weight: nn.Parameter, outline: Params4bit) -> nn.Parameter:
-    """The 4-bit form of ``weight``, as transformers makes it when it loads a checkpoint."""
+def _quantise(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Parameter:
+    """The quantised form of ``weight``, as transformers makes it when it loads a checkpoint."""
+    if isinstance(outline, Int8Params):
+        # it quantises on its way from the CPU only
+        eight_bit: nn.Parameter = Int8Params(weight.data, requires_grad=False)._quantize(
+            weight.device
+        )
+        return eight_bit
     quantised: nn.Parameter = Params4bit(weight.data, requires_grad=False, **outline.__dict__).to(
         weight.device
     )

@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from bitsandbytes.nn import Params4bit
+from bitsandbytes.nn import Int8Params, Params4bit
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.measurement import Evidence
 from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.training.adapters import is_adapter, is_called, is_saved
 from pytest_vramfit.training.step import Meter, Peaks, Step
 
 _WORD_BYTES = 8
@@ -60,8 +62,11 @@ class Proof:
             model.get_input_embeddings().register_forward_pre_hook(see_batch),
             _linear_of_a_layer(model).register_forward_pre_hook(see_layer),
         )
+        # hooks do not run in compiled code, so that step is not compiled
+        eager = torch.compiler.set_stance("force_eager") if self._spec.compile else nullcontext()
         try:
-            peaks = self._step.run(meter, inspect)
+            with eager:
+                peaks = self._step.run(meter, inspect)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -85,12 +90,14 @@ class Proof:
             batches=tuple(self._batches),
             layer_runs=self._layer_runs,
             not_training=tuple(n for n, one in step.model.named_modules() if not one.training),
-            adapters=sum(_has_rank(adapted[one], spec) for one in self._adapted & adapted.keys()),
+            adapters=sum(_is_asked(adapted[one], spec) for one in self._adapted & adapted.keys()),
             adapters_expected=len(self._adapted),
             unexpected_adapters=tuple(sorted(adapted.keys() - self._adapted)),
             trainable_parameters=sum(one.numel() for one in step.trainable.values()),
             total_parameters=sum(
-                _elements(one) for name, one in parameters.items() if not _is_adapter(name)
+                _elements(one)
+                for name, one in parameters.items()
+                if not is_adapter(name) and not is_saved(name)
             ),
             trainable_tensors=len(step.trainable),
             without_gradient=tuple(n for n, norm in gradients.items() if norm is None),
@@ -106,16 +113,34 @@ class Proof:
             wrongly_trainable=tuple(
                 name
                 for name in parameters
-                if (name in step.trainable) != (spec.method == "full" or _is_adapter(name))
+                if (name in step.trainable)
+                != (spec.method == "full" or is_adapter(name) or is_saved(name))
             ),
             base_changed=tuple(name for name in frozen if name in changed),
-            trainable_dtypes=_dtypes(step.trainable.values()),
-            base_dtypes=_dtypes(one for one in frozen.values() if not isinstance(one, Params4bit)),
+            trainable_dtypes=_dtypes(
+                one for name, one in step.trainable.items() if not is_saved(name)
+            ),
+            saved_dtypes=_dtypes(one for name, one in step.trainable.items() if is_saved(name)),
+            saved=tuple(
+                one
+                for one in spec.modules_to_save or ()
+                if any(is_called(one, module) for module in _saved(step.trainable))
+            ),
+            base_dtypes=_dtypes(
+                one for one in frozen.values() if not isinstance(one, Params4bit | Int8Params)
+            ),
             devices=dict(
                 Counter(one.device.type for one in (*parameters.values(), *step.model.buffers()))
             ),
-            quantised_elements=sum(_elements(one) for one in matrices if _is_quantised(one, spec)),
-            matrix_elements=sum(_elements(one) for one in matrices),
+            quantised_elements=sum(
+                _elements(one) for one in matrices.values() if _is_quantised(one, spec)
+            ),
+            matrix_elements=sum(_elements(one) for one in matrices.values()),
+            unquantised=_bytes_by_place(
+                {name: one for name, one in matrices.items() if not _is_quantised(one, spec)}
+                if spec.method == "qlora"
+                else {}
+            ),
         )
 
 
@@ -156,40 +181,72 @@ def _adapted(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _has_rank(module: Any, spec: TrainSpec) -> bool:
-    """Whether the module has one adapter, of the asked rank and the shapes that go with it."""
-    (a,), (b,) = module.lora_A.values(), module.lora_B.values()
+def _saved(trainable: Iterable[str]) -> set[str]:
+    """The modules with a trained copy, from the names of what is trained."""
+    return {name.partition(".modules_to_save.")[0] for name in trainable if is_saved(name)}
+
+
+def _is_asked(module: Any, spec: TrainSpec) -> bool:
+    """Whether the module has one adapter, of the asked rank, scaling and kind, and the shapes that
+    go with it.
+    """
+    assert spec.rank is not None
+    assert spec.alpha is not None
+    (a,), (b,), (scaling,) = (
+        one.values() for one in (module.lora_A, module.lora_B, module.scaling)
+    )
     rows, columns = module.out_features, module.in_features
-    return bool(a.weight.shape == (spec.rank, columns) and b.weight.shape == (rows, spec.rank))
+    asked = spec.alpha / (math.sqrt(spec.rank) if spec.rslora else spec.rank)
+    return bool(
+        a.weight.shape == (spec.rank, columns)
+        and b.weight.shape == (rows, spec.rank)
+        and math.isclose(scaling, asked)
+        and bool(module.lora_magnitude_vector) == spec.dora
+    )
 
 
 def _linear_of_a_layer(model: nn.Module) -> nn.Module:
-    """A linear inside one of the numbered layers, where recomputation takes place."""
+    """A linear inside one of the numbered layers, where recomputation takes place, that is used: of
+    a module that is trained as a whole the copy.
+    """
     return next(
         module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv1D)
         and any(part.isdigit() for part in name.split("."))
+        and "original_module" not in name.split(".")
     )
 
 
-def _matrices(model: nn.Module) -> list[torch.Tensor]:
+def _matrices(model: nn.Module) -> dict[str, torch.Tensor]:
     """The base's weights of two and more dimensions, without embeddings and head."""
     head = model.get_output_embeddings()  # type: ignore[operator]
-    return [
-        parameter
-        for name, module in model.named_modules()
-        if module is not head and not isinstance(module, nn.Embedding) and not _is_adapter(name)
-        for parameter in module.parameters(recurse=False)
-        if parameter.dim() > 1
-    ]
+    beside = set(head.parameters()) if head is not None else set()
+    return {
+        f"{place}.{name}": parameter
+        for place, module in model.named_modules()
+        if not isinstance(module, nn.Embedding) and not is_adapter(place)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() > 1 and parameter not in beside and not is_saved(place)
+    }
 
 
 def _is_quantised(parameter: torch.Tensor, spec: TrainSpec) -> bool:
+    if spec.quant == "int8":
+        return isinstance(parameter, Int8Params) and parameter.dtype == torch.int8
     state = parameter.quant_state if isinstance(parameter, Params4bit) else None
     return (
         state is not None and state.quant_type == spec.quant and state.nested == spec.double_quant
     )
+
+
+def _bytes_by_place(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The bytes of tensors, those of all layers together: ``model.layers.*.mlp.experts``."""
+    places: Counter[str] = Counter()
+    for name, one in tensors.items():
+        bare = name.removeprefix("base_model.model.").rpartition(".")[0]
+        places[".".join("*" if part.isdigit() else part for part in bare.split("."))] += one.nbytes
+    return dict(places.most_common())
 
 
 def _can_move(parameter: torch.Tensor) -> bool:
@@ -197,10 +254,6 @@ def _can_move(parameter: torch.Tensor) -> bool:
     weights are, 16 bits are too coarse for it.
     """
     return parameter.dtype == torch.float32 or parameter.dim() > 1
-
-
-def _is_adapter(name: str) -> bool:
-    return any(part.startswith("lora_") for part in name.split("."))
 
 
 def _elements(parameter: torch.Tensor) -> int:

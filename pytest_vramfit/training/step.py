@@ -7,21 +7,30 @@ update, zero_grad.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import bitsandbytes
 import torch
-from bitsandbytes.optim import AdamW8bit
 from torch import nn
+from transformers import Adafactor
 
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training.model import DTYPES, SEED
 
 LEARNING_RATE = 1e-4
+BITSANDBYTES = ("adamw_8bit", "paged_adamw", "paged_adamw_8bit")
+"""Optimizers of bitsandbytes; the states of paged ones are in managed memory."""
 SGD_LEARNING_RATE = 0.1
 """With less, LoRA's A would not move: its gradient is as small as B, and SGD does not scale it."""
+
+
+FULL_LENGTH = (1.0,)
+VARIED_LENGTHS = (1.0, 0.25, 0.75, 0.5)
+"""Of ``seq``, in turn: short and long ones mixed fragment the allocator's memory."""
 
 
 class Meter(Protocol):
@@ -69,11 +78,29 @@ class Step:
         self._generator = torch.Generator(device=device).manual_seed(SEED)
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
         self._vocabulary = embeddings.weight.shape[0]
+        self.vary_lengths(FULL_LENGTH)
+        if spec.compile:
+            model.compile()
 
     @property
     def loss(self) -> float:
         """Of the last micro-batch, before the division by accumulation; waits for the device."""
         return float(self._loss)
+
+    @property
+    def managed_bytes(self) -> int:
+        """Optimizer states in managed memory, which no allocator counts."""
+        return sum(
+            value.nbytes
+            for state in self._optimizer.state.values()
+            for value in state.values()
+            if getattr(value, "is_paged", False)
+        )
+
+    def vary_lengths(self, lengths: Sequence[float]) -> None:
+        """From now on batches have these shares of ``seq`` in turn."""
+        seq = self._spec.seq
+        self._seqs = itertools.cycle(max(2, int(seq * share)) for share in lengths)
 
     def run(self, meter: Meter, inspect: Callable[[], None] | None = None) -> Peaks:
         """One optimizer step; ``inspect`` is called when the gradients are complete, unscaled and
@@ -95,23 +122,34 @@ class Step:
         self._update(inspect)
         return Peaks(forward=forward, backward=backward, optimizer=meter.peak_allocated_bytes())
 
+    def evaluate(self, batch: int) -> None:
+        """A batch of full-length sequences in evaluation mode, without gradients."""
+        self.model.eval()
+        with torch.no_grad(), self._autocast():
+            ids = self._ids(batch, self._spec.seq)
+            # bound to a name: the logits live as long as the loss is awaited
+            output = self.model(input_ids=ids, labels=ids)
+        float(output.loss)
+        self.model.train()
+
     def _forward(self) -> torch.Tensor:
         spec = self._spec
-        ids = torch.randint(
-            self._vocabulary,
-            (spec.batch, spec.seq),
-            device=self._device,
-            generator=self._generator,
-        )
-        autocast = (
-            torch.autocast(self._device.type, dtype=DTYPES[spec.precision])
-            if spec.autocast
-            else contextlib.nullcontext()
-        )
-        with autocast:
+        ids = self._ids(spec.batch, next(self._seqs))
+        with self._autocast():
             loss: torch.Tensor = self.model(input_ids=ids, labels=ids).loss
         self._loss = loss.detach()
         return loss / spec.accumulation if spec.accumulation > 1 else loss
+
+    def _ids(self, batch: int, seq: int) -> torch.Tensor:
+        """Random token ids, the same in every process."""
+        return torch.randint(
+            self._vocabulary, (batch, seq), device=self._device, generator=self._generator
+        )
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if not self._spec.autocast:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=DTYPES[self._spec.precision])
 
     def _update(self, inspect: Callable[[], None] | None) -> None:
         scaler = self._scaler
@@ -138,8 +176,20 @@ def make_optimizer(parameters: list[nn.Parameter], spec: TrainSpec) -> torch.opt
     """The optimizer under its name in the spec, without weight decay, as Trainer's default."""
     if spec.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=SGD_LEARNING_RATE)
-    if spec.optimizer == "adamw_8bit":
-        eight_bit: torch.optim.Optimizer = AdamW8bit(parameters, lr=LEARNING_RATE, weight_decay=0.0)
-        return eight_bit
+    if spec.optimizer == "adafactor":
+        # as Trainer sets it
+        adafactor: torch.optim.Optimizer = Adafactor(
+            parameters, lr=LEARNING_RATE, scale_parameter=False, relative_step=False
+        )
+        return adafactor
+    if spec.optimizer in BITSANDBYTES:
+        theirs: torch.optim.Optimizer = bitsandbytes.optim.AdamW(
+            parameters,
+            lr=LEARNING_RATE,
+            weight_decay=0.0,
+            optim_bits=8 if "8bit" in spec.optimizer else 32,
+            is_paged=spec.optimizer.startswith("paged"),
+        )
+        return theirs
     fused = True if spec.optimizer == "adamw_fused" else None
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0, fused=fused)

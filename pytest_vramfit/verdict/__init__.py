@@ -4,6 +4,7 @@ from pytest_vramfit.verdict.case import Card, Case, Check, Finding
 from pytest_vramfit.verdict.checks import (
     Reference,
     capacity_to_try,
+    contamination,
     in_doubt,
     judge,
     to_confirm,
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "Reference",
     "capacity_to_try",
+    "contamination",
     "in_doubt",
     "judge",
     "regressions",

@@ -17,6 +17,9 @@ Outcome = Literal[
 _FAILS_AS: dict[str, Outcome] = {
     "no_oom": "oom",
     "peak_within_vram": "over_vram",
+    "eval": "over_vram",
+    "save": "over_vram",
+    "merge": "over_vram",
     "resident": "spilled",
     "headroom": "no_headroom",
     "trained": "invalid",
@@ -63,6 +66,8 @@ class Card:
     total_bytes: int
     usable_bytes: int
     emulated: bool = False
+    held_bytes: int = 0
+    """What others held at the start, so that it was not usable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +90,18 @@ class Case:
     @property
     def outcome(self) -> Outcome:
         """``fits``, or what the first failed check makes it."""
-        failed = {check.name for check in self.checks if check.status == "fail"}
-        return next((_FAILS_AS[name] for name in CHECKS if name in failed), "fits")
+        failed = {check.name: check for check in self.checks if check.status == "fail"}
+        first = next((failed[name] for name in CHECKS if name in failed), None)
+        if first is None:
+            return "fits"
+        ran_out = any(finding.kind == "out_of_memory" for finding in first.findings)
+        return "oom" if ran_out else _FAILS_AS[first.name]
+
+    @property
+    def phase_peaks(self) -> dict[str, int]:
+        """The peak of what followed the training steps, where it got through."""
+        phases = self.measurement.phases.items()
+        return {name: one.peak_bytes for name, one in phases if one.peak_bytes is not None}
 
     @property
     def in_turn(self) -> bool:
@@ -107,14 +122,18 @@ class Case:
         conditions = measurement.conditions
         if conditions is None or conditions.energy_mj is None or not measurement.step_ns:
             return None
+        if self.claim.spec.lengths != "full":
+            return None
         tokens = self.claim.spec.tokens * len(measurement.step_ns)
         return conditions.energy_mj / 1000 / tokens * 1e4
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens trained on in a second of wall time, at the median step."""
-        step_ns = self.measurement.median_step_ns
-        return self.claim.spec.tokens * 1e9 / step_ns if step_ns else None
+        """Tokens trained on in a second of wall time, at the median step; None where steps differ
+        in their tokens.
+        """
+        spec, step_ns = self.claim.spec, self.measurement.median_step_ns
+        return spec.tokens * 1e9 / step_ns if step_ns and spec.lengths == "full" else None
 
     @property
     def seconds_per_10k_tokens(self) -> float | None:

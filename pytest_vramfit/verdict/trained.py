@@ -9,20 +9,25 @@ from pytest_vramfit.measurement import Engine, Evidence
 from pytest_vramfit.spec import Claim, TrainSpec
 from pytest_vramfit.verdict.case import Check, Finding
 
-_QUANTISED_SHARE = 0.9
-"""Of the base's matrices; routers and the like stay unquantised in any model."""
+_UPCAST_SHARE = 0.9
+"""Of the unquantised base."""
+_MOST = 0.5
+"""Of the base's matrices: with less of them quantised the method is not what was asked."""
+_WORTH_SAYING = 0.01
+"""Of the base's matrices: routers and the like stay unquantised in any model."""
 
 
 def trained(claim: Claim, engine: Engine, evidence: Evidence) -> Check:
     """Pass where nothing speaks against it; the value is the number of applied steps."""
     findings = tuple(_objections(claim, engine, evidence))
+    beside = () if findings else tuple(_unquantised(evidence))
     return Check(
         name="trained",
         status="fail" if findings else "pass",
         value=evidence.applied_steps,
         limit=claim.schedule.warmup + claim.schedule.steps,
         unit="count",
-        findings=findings,
+        findings=findings or beside,
     )
 
 
@@ -31,6 +36,9 @@ def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Fi
     spec = claim.spec
     yield from _wrong_steps(claim, evidence)
     yield from _wrong_modules(evidence)
+    missing = tuple(one for one in spec.modules_to_save or () if one not in evidence.saved)
+    if missing:
+        yield Finding(kind="not_saved", names=missing)
     for kind in (
         "wrongly_trainable",
         "without_gradient",
@@ -48,8 +56,18 @@ def _objections(claim: Claim, engine: Engine, evidence: Evidence) -> Iterator[Fi
     if elsewhere:
         yield Finding(kind="elsewhere", names=elsewhere)
     quantised, matrices = evidence.quantised_elements, evidence.matrix_elements
-    if quantised < (_QUANTISED_SHARE * matrices if spec.method == "qlora" else 0):
-        yield Finding(kind="not_quantised", names=(f"{matrices - quantised:,}", f"{matrices:,}"))
+    if spec.method == "qlora" and quantised < _MOST * matrices:
+        names = (f"{matrices - quantised:,}", f"{matrices:,}", str(spec.quant))
+        yield Finding(kind="not_quantised", names=names)
+        yield from _unquantised(evidence)
+
+
+def _unquantised(evidence: Evidence) -> Iterator[Finding]:
+    """Where a quantised base is not quantised, if that is more than routers."""
+    matrices = evidence.matrix_elements
+    if evidence.unquantised and matrices - evidence.quantised_elements > _WORTH_SAYING * matrices:
+        total = sum(evidence.unquantised.values())
+        yield Finding(kind="unquantised", names=(str(total), *evidence.unquantised))
 
 
 def _wrong_steps(claim: Claim, evidence: Evidence) -> Iterator[Finding]:
@@ -88,6 +106,10 @@ _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def _wrong_dtypes(spec: TrainSpec, evidence: Evidence) -> Iterator[Finding]:
+    saved = _TORCH_NAMES["fp32" if spec.kbit_upcast else spec.dtype]
+    wrong = tuple(sorted(set(evidence.saved_dtypes) - {saved}))
+    if wrong:
+        yield Finding(kind="trainable_dtype", names=(saved, *wrong))
     trained = _TORCH_NAMES[spec.adapter_dtype or spec.dtype]
     wrong = tuple(sorted(set(evidence.trainable_dtypes) - {trained}))
     if wrong:
@@ -97,7 +119,7 @@ def _wrong_dtypes(spec: TrainSpec, evidence: Evidence) -> Iterator[Finding]:
         # bitsandbytes casts the biases of its linears back to the compute dtype
         base |= {"float32"}
         upcast = evidence.base_dtypes.get("float32", 0)
-        if upcast < _QUANTISED_SHARE * sum(evidence.base_dtypes.values()):
+        if upcast < _UPCAST_SHARE * sum(evidence.base_dtypes.values()):
             yield Finding(kind="not_upcast")
     wrong = tuple(sorted(set(evidence.base_dtypes) - base))
     if wrong:

@@ -92,10 +92,11 @@ def test_is_the_gpu_engine(
     assert ran.line("vramfit: ").startswith("vramfit: gpu engine")
 
 
-def test_one_worker_of_xdist_has_it_too(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("workers", ["-n1", "-n2"])
+def test_workers_of_xdist_have_it_too(pytester: pytest.Pytester, workers: str) -> None:
     """Only the GPU engine refuses a card; with no engine the test would be skipped."""
     pytester.makepyfile(test_it=MARKED.replace("(**TINY", '(**TINY, card="1GiB"'))
-    assert run(pytester, "--gpu", "-n1").word("test_marked") == "ERROR"
+    assert run(pytester, "--gpu", workers).word("test_marked") == "ERROR"
 
 
 @pytest.fixture

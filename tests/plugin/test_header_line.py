@@ -20,7 +20,7 @@ def nvmlDeviceGetCount(): return 2
 def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
 def nvmlDeviceGetName(handle): return f"Card {handle}"
-def nvmlDeviceGetMemoryInfo(handle, version): return Memory()
+def nvmlDeviceGetMemoryInfo(handle, version=None): return Memory()
 def nvmlSystemGetDriverVersion(): return "580.1"
 """
 """Found first: a folder that pytest is called in comes before all packages."""

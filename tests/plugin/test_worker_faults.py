@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import psutil
 import pytest
+from faulty_library import PSUTIL
 from inner import HEAD, SECONDS, Ran, RunOnce
 
 COMMON = (
@@ -129,12 +131,21 @@ ENDLESS = (
     + """
 @pytest.mark.fits_vram(**TINY)
 def test_first():
+    if Path("hang.py").exists():
+        Path("hang.py").rename("fault.py")
     Path("first").touch()
 
 @pytest.mark.fits_vram(**LONG)
 def test_long(): pass
 """
 )
+HINT = "; the kernel does that when the machine runs out of memory"
+# a call that lets no other thread of the process run
+HANG = """
+import ctypes
+(HERE / "hangs").touch()
+ctypes.PyDLL(None).sleep(600)
+"""
 
 
 @pytest.fixture
@@ -146,7 +157,11 @@ def ran(run_once: RunOnce) -> Ran:
     ("test", "outcome", "says"),
     [
         ("test_timeout", "timeout", "the case took more than 0.5 s"),
-        ("test_killed_during", "crashed", "the worker was killed by SIGKILL"),
+        (
+            "test_killed_during",
+            "crashed",
+            f"the worker was killed by SIGKILL{HINT}",
+        ),
     ],
 )
 def test_fault_is_an_error(ran: Ran, test: str, outcome: str, says: str) -> None:
@@ -207,25 +222,44 @@ def test_test_that_prints_a_lot_is_in_nobodys_way(run_once: RunOnce) -> None:
         ("case", signal.SIGKILL),
         ("case", signal.SIGTERM),
         ("case", signal.SIGINT),
+        pytest.param(
+            "hang",
+            signal.SIGKILL,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
+        ),
     ],
 )
 def test_process_ends_with_pytest(
-    pytester: pytest.Pytester, during: str, how: signal.Signals
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    during: str,
+    how: signal.Signals,
 ) -> None:
-    pytester.makepyfile(ENDLESS)
+    pytester.makepyfile(test_it=ENDLESS, psutil=PSUTIL)
+    if during == "hang":
+        pytester.makepyfile(hang=HANG)
+        monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
+    output = pytester.path / "output"
     command = [sys.executable, "-m", "pytest", "-p", "vramfit", "--vramfit=cpu"]
-    popen = pytester.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with output.open("w") as file:
+        popen = pytester.popen([*command, "--vramfit-json=r.json"], stdout=file, stderr=file)
     process = psutil.Process(popen.pid)
     if during == "start":
         wait_until(lambda: bool(process.children()))
     else:
-        wait_until((pytester.path / "first").exists)
+        wait_until((pytester.path / {"case": "first", "hang": "hangs"}[during]).exists)
         time.sleep(1)
     workers = process.children(recursive=True)
     popen.send_signal(how)
-    popen.wait(timeout=SECONDS)
+    popen.wait(timeout=20)
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert (len(workers), alive) == (1, [])
+    if how == signal.SIGINT:
+        assert popen.returncode == pytest.ExitCode.INTERRUPTED
+        (measured,) = json.loads((pytester.path / "r.json").read_text())["results"]
+        assert (measured["nodeid"], measured["outcome"]) == ("test_it.py::test_first", "fits")
+        assert "= vramfit =" in output.read_text()
+        assert "INTERNALERROR" not in output.read_text()
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -37,9 +37,6 @@ fits_vram(rank=4)
 fits_vram(model="Qwen2.5-8B")
     fits_vram: model='Qwen2.5-8B' is not in the catalogue and no folder with a config.json; the
     nearest is 'Qwen2.5-7B'
-fits_vram(model="somebody/Qwen2.5-7B-finetune")
-    fits_vram: model='somebody/Qwen2.5-7B-finetune' is not in the catalogue and no folder with a
-    config.json, and models from the hub are not built yet; the nearest is 'Qwen2.5-7B'
 fits_vram(model=7)
     fits_vram: model=7 must be a catalogue name, a folder with a config.json, or a dict of
     config values
@@ -118,6 +115,12 @@ fits_vram(model="tiny", card="16GB")
     1024
 fits_vram(model="tiny", card=16)
     fits_vram: card=16 must be a size such as '16303MiB' or '15.9GiB'
+fits_vram(model="tiny", card="RTX 5070 Tj")
+    fits_vram: card='RTX 5070 Tj' must be a known GPU (did you mean 'GeForce RTX 5070 Ti'?) or a
+    size such as '16303MiB'
+fits_vram(model="tiny", alloc_conf="backend:cudaMallocAsync")
+    fits_vram: alloc_conf='backend:cudaMallocAsync' must be settings of PyTorch's own allocator:
+    its statistics are what is measured
 fits_vram(model="tiny", card="0GiB")
     fits_vram: card='0GiB' must be a size above zero
 fits_vram(model="tiny", headroom=10)
@@ -129,9 +132,9 @@ fits_vram(model="tiny", max_step=2)
 fits_vram(model="tiny", max_step="2h")
     fits_vram: max_step='2h' must be a duration in ns, us, ms, s, min
 fits_vram(model="tiny", require=["gputime"])
-    fits_vram: require=['gputime'] must be a list of 'no_oom', 'peak_within_vram', 'resident',
-    'headroom', 'trained', 'max_step', 'step_time', 'gpu_time', 'steady' or 'peak_baseline' (did
-    you mean 'gpu_time'?)
+    fits_vram: require=['gputime'] must be a list of 'no_oom', 'peak_within_vram', 'eval',
+    'save', 'merge', 'resident', 'headroom', 'trained', 'max_step', 'step_time', 'gpu_time',
+    'steady' or 'peak_baseline' (did you mean 'gpu_time'?)
 fits_vram(model="tiny", steps=0)
     fits_vram: steps=0 must be an integer from 1 to 10,000
 fits_vram(model="tiny", warmup=1)
@@ -156,31 +159,24 @@ fits_vram(model="tiny", precision="fp16", adapter_dtype="fp16")
 fits_vram(model="tiny", precision="fp32", dtype="bf16")
     fits_vram: dtype='bf16' must be 'fp32' where precision='fp32' and nothing is cast
     automatically, or the arithmetic would be in bf16
+fits_vram(model="tiny", quant="int8", double_quant=True)
+    fits_vram: double_quant=True has no meaning with quant='int8', only with 'nf4' or 'fp4'
+fits_vram(model="tiny", method="full", phases=["merge"])
+    fits_vram: phases=['merge'] has no meaning with method='full': there are no adapters to merge
+fits_vram(model="tiny", eval_batch=4)
+    fits_vram: eval_batch=4 has no meaning without phases=['eval']
+fits_vram(model="tiny", weights="pretrained")
+    fits_vram: model='tiny' has no checkpoint that the catalogue knows; name a folder or a hub id
+fits_vram(model="tiny", revision="main")
+    fits_vram: revision='main' has no meaning here: nothing of tiny is read from the hub
+fits_vram(model="tiny", method="lora", precision="fp16", modules_to_save=["lm_head"])
+    fits_vram: modules_to_save cannot be trained in dtype='fp16' with precision='fp16' and
+    autocast, because the gradient scaler refuses fp16 weights; use dtype='fp32'
 fits_vram(model={"model_type": "gpt2"}, seq=2048)
     fits_vram: seq=2048 must be at most 1,024, the learned positions of custom gpt2
 # what is not built yet
-fits_vram(model="tiny", revision="main")
-    fits_vram: revision='main' asks for models from the hub: not built yet
-fits_vram(model="tiny", weights="pretrained")
-    fits_vram: weights='pretrained' asks for pretrained weights: not built yet
-fits_vram(model="tiny", dora=True)
-    fits_vram: dora=True asks for DoRA: not built yet
-fits_vram(model="tiny", modules_to_save=["lm_head"])
-    fits_vram: modules_to_save=['lm_head'] asks for modules_to_save: not built yet
-fits_vram(model="tiny", optimizer="paged_adamw_8bit")
-    fits_vram: optimizer='paged_adamw_8bit' asks for an optimizer other than adamw, adamw_fused,
-    adamw_8bit and sgd: not built yet
-fits_vram(model="tiny", checkpointing="reentrant")
-    fits_vram: checkpointing='reentrant' asks for reentrant checkpointing: not built yet
-fits_vram(model="tiny", attention="flash_attention_2")
-    fits_vram: attention='flash_attention_2' asks for flash attention: not built yet
-fits_vram(model="tiny", card="RTX 5070 Ti")
-    fits_vram: card='RTX 5070 Ti': a card by its name is not built yet; give its memory as a
-    size, such as '16303MiB'
 fits_vram(model="tiny", overflow="spill")
     fits_vram: overflow='spill' asks for emulation of the driver's fallback: not built yet
-fits_vram(model="tiny", phases=["train", "eval"])
-    fits_vram: phases=['train', 'eval'] asks for phases other than train: not built yet
 fits_vram(config="train.yaml")
     fits_vram: config='train.yaml' asks for training-config files: not built yet
 fits_vram(step="mine:factory")

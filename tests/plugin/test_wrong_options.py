@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 import pytest
@@ -16,12 +17,13 @@ EMULATION = (
     "with --gpu asks for the emulation of a card, which is not built yet; without it the device's "
     "own memory is judged by"
 )
-WORKERS = "--gpu with several xdist workers is not built yet: they would share the GPU; use -n 1"
 CHECKS = (
     "must be a list of 'no_oom', 'peak_within_vram', 'resident', 'headroom', 'trained', "
-    "'max_step', 'step_time', 'gpu_time', 'steady' or 'peak_baseline' (did you mean 'gpu_time'?)"
+    "'max_step', 'step_time', 'gpu_time', 'steady' or 'peak_baseline'"
 )
+GPU_TIME = f"{CHECKS} (did you mean 'gpu_time'?)"
 FILE = "test_one_sentence.py"
+SIZE = "must be a size such as '16303MiB' or '15.9GiB'"
 NO_FOLDER = "is a file, not a folder"
 WRONG = {
     "--vramfit-card=16GB": f"--vramfit-card=16GB {CARD}",
@@ -33,14 +35,12 @@ WRONG = {
     "--gpu -o vramfit_card=16GiB": f"vramfit_card {EMULATION}",
     "--gpu --vramfit=cpu": "--gpu and --vramfit=cpu contradict each other",
     "--gpu --vramfit=off": "--gpu and --vramfit=off contradict each other",
-    "--gpu -n2": WORKERS,
-    "--gpu -d --tx 2*popen": WORKERS,
     "--vramfit=estimate": "--vramfit=estimate is not built yet; gpu, cpu and off are",
     "--vramfit=auto": "--vramfit=auto is not built yet; gpu, cpu and off are",
     f"--vramfit=cpu --vramfit-baselines={FILE}": f"--vramfit-baselines={FILE} {NO_FOLDER}",
     f"--vramfit=cpu -o vramfit_baselines={FILE}": f"vramfit_baselines={FILE} {NO_FOLDER}",
-    "--vramfit-require=gpu_tim": f"--vramfit-require=gpu_tim {CHECKS}",
-    "-o vramfit_require=gpu_tim": f"vramfit_require=gpu_tim {CHECKS}",
+    "--vramfit-require=gpu_tim": f"--vramfit-require=gpu_tim {GPU_TIME}",
+    "-o vramfit_require=gpu_tim": f"vramfit_require=gpu_tim {GPU_TIME}",
     "--vramfit-report=r.html": "--vramfit-report is not built yet",
     "-o vramfit_report=r.html": "vramfit_report is not built yet",
     "--vramfit-update": "--vramfit-update measures, so it needs --gpu or --vramfit=cpu",
@@ -51,11 +51,20 @@ WRONG = {
     "--vramfit-against contradict each other: what is compared in one run is not recorded",
     "--vramfit=cpu --vramfit-against=./nothing": "--vramfit-against=./nothing must be a Python "
     "interpreter that can be run",
-    "--vramfit=cpu --vramfit-against=": "--vramfit-against= must be a Python interpreter that can "
-    "be run",
+    "--vramfit=cpu --vramfit-against=.": "--vramfit-against=. must be a Python interpreter that "
+    "can be run",
+    "--vramfit=cpu --vramfit-against=": "--vramfit-against= has no value",
+    "--vramfit-card=": "--vramfit-card= has no value",
+    "--vramfit-require=": "--vramfit-require= has no value",
+    "--vramfit=cpu --vramfit-baselines=": "--vramfit-baselines= has no value",
+    "--vramfit-card=-1GiB": f"--vramfit-card=-1GiB {SIZE}",
+    "--vramfit-card=1e999GiB": f"--vramfit-card=1e999GiB {SIZE}",
+    "--vramfit-card=16": "--vramfit-card=16 must be a size in B, KiB, MiB, GiB, TiB",
+    "--vramfit-require=,": f"--vramfit-require=, {CHECKS}",
+    "--vramfit-require=all": f"--vramfit-require=all {CHECKS}",
     "--vramfit-json=.": "--vramfit-json=. is a folder or a device, not a file",
     "-o vramfit_json=.": "vramfit_json=. is a folder or a device, not a file",
-    "--vramfit-json=": "--vramfit-json= is a folder or a device, not a file",
+    "--vramfit-json=": "--vramfit-json= has no value",
     "--vramfit-json=/dev/null": "--vramfit-json=/dev/null is a folder or a device, not a file",
 }
 
@@ -82,3 +91,14 @@ def test_results_file_that_cannot_be(pytester: pytest.Pytester, name: str) -> No
     ran = run(pytester, f"--vramfit-json={name}")
     assert ran.status == pytest.ExitCode.USAGE_ERROR
     assert ran.output.startswith(f"ERROR: --vramfit-json={name} cannot be written: ")
+
+
+def test_baselines_that_are_a_pipe(pytester: pytest.Pytester) -> None:
+    """Nobody writes into it."""
+    os.mkfifo(pytester.mkdir("kept") / "a.json")
+    ran = run(pytester, "--vramfit=cpu", "--vramfit-baselines=kept")
+    place = pytester.path / "kept" / "a.json"
+    assert (ran.status, ran.output.strip()) == (
+        pytest.ExitCode.USAGE_ERROR,
+        f"ERROR: {place} cannot be read: Is a named pipe",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import TrainSpec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libraries_are_not_collected() -> None:
+    """Every case collects garbage: what is imported by now need not be looked at each time."""
+    gc.freeze()
 
 
 @pytest.fixture

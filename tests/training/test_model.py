@@ -32,7 +32,9 @@ def loaded(spec, folder):
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
     quantisation = None
-    if spec.method == "qlora":
+    if spec.quant == "int8":
+        quantisation = BitsAndBytesConfig(load_in_8bit=True)
+    elif spec.method == "qlora":
         quantisation = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type=spec.quant,
@@ -53,6 +55,9 @@ def tensors(model):
         if state is not None:
             found[f"{name}.absmax"] = (state.absmax.dtype, tuple(state.absmax.shape))
             found[f"{name}.quantised"] = (state.quant_type, state.nested, tuple(state.shape))
+        constants = getattr(one, "SCB", None)
+        if constants is not None:
+            found[f"{name}.SCB"] = (constants.dtype, tuple(constants.shape))
     return found
 
 
@@ -61,11 +66,13 @@ def tensors(model):
     [
         {"method": "qlora"},
         {"method": "qlora", "double_quant": False},
+        {"method": "qlora", "quant": "fp4"},
+        {"method": "qlora", "quant": "int8"},
         {"method": "lora"},
         {"method": "qlora", "model": {"model_type": "qwen2", "tie_word_embeddings": True, **SHAPE}},
         {"method": "qlora", "model": {"model_type": "gemma3_text", "head_dim": 16, **SHAPE}},
     ],
-    ids=["qlora", "single-quant", "lora", "qwen2-tied", "gemma3"],
+    ids=["qlora", "single-quant", "fp4", "int8", "lora", "qwen2-tied", "gemma3"],
 )
 def test_it_has_the_bytes_of_a_loaded_checkpoint(keywords, spec_of, tmp_path):
     spec = spec_of(**keywords)
@@ -116,8 +123,8 @@ def test_the_base_of_full_fine_tuning_is_in_fp32(spec_of):
     ("values", "says"),
     [
         ({"model_type": "lama"}, "model_type 'lama' is unknown to transformers; the nearest is"),
-        ({"model_type": "llama", "hidden_size": -8}, "model: "),
-        ({"model_type": "t5"}, "model: "),
+        ({"model_type": "llama", "hidden_act": "nothing"}, "model: KeyError: 'nothing'"),
+        ({"model_type": "t5"}, "model_type 't5' is no causal language model to transformers"),
     ],
 )
 def test_what_transformers_refuses_is_one_sentence(values, says, spec_of):

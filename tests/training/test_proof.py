@@ -27,7 +27,7 @@ class Rig:
         outline = model.outline(spec)
         adapted = adapters.targets(outline, spec)
         model.materialise(outline, spec, CPU)
-        self.step = Step(adapters.prepare(outline, spec), spec, CPU)
+        self.step = Step(adapters.prepare(outline, spec, adapted), spec, CPU)
         self.proof = Proof(self.step, spec, adapted)
 
     def evidence(self):
@@ -65,11 +65,30 @@ def rig(spec_of):
         {"method": "qlora", "optimizer": "sgd", "max_grad_norm": None},
         {"method": "qlora", "optimizer": "adamw_8bit", "rank": 64},
         {"method": "full", "optimizer": "adamw_fused", "checkpointing": True, "batch": 2},
+        {"method": "qlora", "modules_to_save": ["lm_head"], "dora": True, "rslora": True},
+        {"method": "lora", "modules_to_save": ["model.norm", "lm_head"], "precision": "fp32"},
+        {"method": "lora", "modules_to_save": ["q_proj"], "targets": "qv"},
     ],
     ids=str,
 )
 def test_a_right_step_passes(keywords, rig):
     assert rig(**keywords).check().findings == ()
+
+
+def test_a_compiled_step_is_watched_uncompiled(rig, monkeypatch):
+    """Hooks do not run in compiled code. The backend that compiles nothing is quick."""
+    compiled = []
+    compile_it = torch.nn.Module.compile
+
+    def compile_eagerly(self):
+        compiled.append(self)
+        compile_it(self, backend="eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_eagerly)
+    made = rig(method="lora", compile=True, targets="qv")
+    assert made.check().findings == ()
+    assert compiled == [made.step.model]
+    torch._dynamo.reset()
 
 
 def test_a_frozen_adapter(rig):
@@ -182,9 +201,9 @@ def test_another_rank(rig, spec_of):
     assert "adapters_missing" in broken.findings()
 
 
-def test_shorter_sequences(rig, spec_of):
+def test_shorter_sequences(rig):
     broken = rig()
-    broken.step._spec = spec_of(seq=8)
+    broken.step.vary_lengths((0.5,))
     assert broken.findings() == {"other_batches"}
 
 
@@ -198,13 +217,123 @@ def test_an_unquantised_base(rig, spec_of):
     broken = rig(method="lora")
     qlora = spec_of(method="qlora", kbit_upcast=False)
     broken.spec = broken.proof._spec = qlora
-    assert broken.findings() == {"not_quantised"}
+    assert broken.findings() == {"not_quantised", "unquantised"}
 
 
-def test_single_instead_of_double_quantisation(rig, spec_of):
-    broken = rig(double_quant=False)
-    broken.spec = broken.proof._spec = spec_of(double_quant=True)
-    assert broken.findings() == {"not_quantised"}
+FORMATS = {
+    "nf4": {"quant": "nf4"},
+    "nf4, single": {"quant": "nf4", "double_quant": False},
+    "fp4": {"quant": "fp4"},
+    "int8": {"quant": "int8"},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ("nf4", "nf4, single"),
+        ("nf4, single", "nf4"),
+        ("fp4", "nf4"),
+        ("nf4", "int8"),
+        ("int8", "fp4"),
+    ],
+)
+def test_another_quantisation(asked, made, rig, spec_of):
+    broken = rig(**FORMATS[made])
+    broken.spec = broken.proof._spec = spec_of(**FORMATS[asked])
+    assert broken.findings() == {"not_quantised", "unquantised"}
+
+
+def test_an_int8_base_that_is_not_quantised(rig, spec_of):
+    broken = rig(method="lora")
+    broken.spec = broken.proof._spec = spec_of(quant="int8", kbit_upcast=False)
+    assert broken.findings() == {"not_quantised", "unquantised"}
+
+
+def test_some_linears_that_are_not_quantised_are_named(rig):
+    """Three of the seven of each layer, more than half of the elements."""
+    broken = rig()
+    for layer in broken.step.model.get_base_model().model.layers:
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            linear = getattr(layer.mlp, name).base_layer
+            whole = torch.nn.Parameter(
+                torch.zeros(linear.out_features, linear.in_features, dtype=torch.bfloat16), False
+            )
+            linear.weight = whole
+            linear.forward = lambda x, whole=whole: x @ whole.t().to(x.dtype)
+    (size, *places) = next(
+        one.names for one in broken.check().findings if one.kind == "unquantised"
+    )
+    assert int(size) == 2 * 3 * 2 * 128 * 384
+    assert sorted(places) == [
+        f"model.layers.*.mlp.{n}_proj.base_layer" for n in ("down", "gate", "up")
+    ]
+
+
+SAVED = {"modules_to_save": ["lm_head"]}
+
+
+def test_a_saved_module_that_is_frozen(rig):
+    broken = rig(**SAVED)
+    for name, one in broken.step.model.named_parameters():
+        if "modules_to_save" in name:
+            one.requires_grad_(False)
+    assert _again(broken).findings() == {"not_saved", "wrongly_trainable"}
+
+
+def test_a_saved_module_that_stops_training(rig):
+    broken = rig(**SAVED)
+    saved = next(name for name in broken.step.trainable if "modules_to_save" in name)
+    broken.step.trainable[saved].requires_grad_(False)
+    findings = broken.check().findings
+    assert {one.kind for one in findings} == {"without_gradient", "unmoved"}
+    assert {one.names for one in findings} == {(saved,)}
+
+
+def test_a_saved_module_that_nobody_saved(rig, spec_of):
+    broken = rig()
+    broken.spec = broken.proof._spec = spec_of(**SAVED)
+    assert broken.findings() == {"not_saved"}
+
+
+def test_a_saved_module_whose_original_is_trained(rig):
+    broken = rig(**SAVED)
+    head = broken.step.model.get_base_model().lm_head
+    head.original_module.weight.requires_grad_(True)
+    findings = _again(broken).check().findings
+    assert {one.kind for one in findings} >= {"wrongly_trainable", "without_gradient"}
+
+
+def test_a_saved_module_in_another_dtype(rig):
+    broken = rig(**SAVED)
+    saved = next(one for name, one in broken.step.trainable.items() if "modules_to_save" in name)
+    saved.data = saved.data.bfloat16()
+    assert _again(broken).findings() == {"trainable_dtype"}
+
+
+def test_a_magnitude_that_does_not_move(rig):
+    broken = rig(method="lora", dora=True)
+    name, still = next(
+        (name, one) for name, one in broken.step.trainable.items() if "magnitude" in name
+    )
+    for group in broken.step._optimizer.param_groups:
+        group["params"] = [one for one in group["params"] if one is not still]
+    findings = broken.check().findings
+    assert [(one.kind, one.names) for one in findings] == [("unmoved", (name,))]
+
+
+@pytest.mark.parametrize("setting", ["dora", "rslora"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_another_kind_of_adapter(setting, asked, rig, spec_of):
+    broken = rig(method="lora", **{setting: not asked})
+    broken.spec = broken.proof._spec = spec_of(method="lora", **{setting: asked})
+    assert broken.findings() == {"adapters_missing"}
+
+
+def test_another_alpha(rig, spec_of):
+    broken = rig(method="lora", alpha=4)
+    broken.spec = broken.proof._spec = spec_of(method="lora", alpha=16)
+    assert broken.findings() == {"adapters_missing"}
 
 
 def test_a_base_without_the_upcast(rig, spec_of):

@@ -11,12 +11,14 @@ from pytest_vramfit.measurement import (
     Device,
     Evidence,
     GpuTime,
+    HeldChange,
     Measurement,
     Memory,
     OutOfMemory,
+    PhasePeak,
 )
 from pytest_vramfit.quantity import NO_HEADROOM, Headroom
-from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
+from pytest_vramfit.spec import Claim, Limits, Phase, Schedule, TrainSpec
 from pytest_vramfit.verdict import Case, Check, Reference, judge
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -95,10 +97,13 @@ EVIDENCE = Evidence(
     wrongly_trainable=(),
     base_changed=(),
     trainable_dtypes={"float32": 1_000},
+    saved_dtypes={},
+    saved=(),
     base_dtypes={"float32": 10_000},
     devices={"cuda": 40},
     quantised_elements=90_000,
     matrix_elements=90_000,
+    unquantised={},
 )
 
 OOM = OutOfMemory(
@@ -119,6 +124,7 @@ MEASUREMENT = Measurement(
     step_ns=(260 * MS, 240 * MS, 250 * MS, 900 * MS, 230 * MS),
     stages_ns={"build": 300 * MS, "timed": 1_880 * MS},
     gpu=GpuTime(busy_ns=(225 * MS, 223 * MS, 227 * MS), kernels=8_382),
+    phases={},
     conditions=Conditions(
         energy_mj=2_000_000, energy_from="counter", sm_clock_mhz=1_980, others_cpu_share=0.05
     ),
@@ -136,14 +142,30 @@ def claim(
     card_bytes: int | None = None,
     headroom: Headroom = NO_HEADROOM,
     max_step_ns: int | None = None,
+    phases: tuple[Phase, ...] = (),
     **more: Any,
 ) -> Claim:
     limits = Limits(card_bytes=card_bytes, headroom=headroom, max_step_ns=max_step_ns, **more)
-    return Claim(spec=spec, limits=limits, schedule=Schedule())
+    return Claim(spec=spec, limits=limits, schedule=Schedule(phases=phases))
 
 
 def with_memory(**changes: Any) -> Measurement:
     return replace(MEASUREMENT, memory=replace(MEMORY, **changes))
+
+
+def with_change(bytes_: int, when: str, measurement: Measurement = MEASUREMENT) -> Measurement:
+    """Others took so much of the GPU, or gave it back, while it was measured."""
+    change = HeldChange(bytes=bytes_, when=when)
+    return replace(measurement, device=replace(measurement.device, held_change=change))
+
+
+def with_phases(measurement: Measurement = MEASUREMENT, **peaks: int | None) -> Measurement:
+    """What followed the steps, each with its peak; None: it ran out of memory."""
+    seen = {
+        name: PhasePeak(peak_bytes=peak, oom=replace(OOM, phase=name) if peak is None else None)
+        for name, peak in peaks.items()
+    }
+    return replace(measurement, phases=seen)
 
 
 def with_evidence(**changes: Any) -> Measurement:

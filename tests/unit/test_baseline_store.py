@@ -471,7 +471,7 @@ def test_digest_of_a_real_spec_is_that_of_its_file(tmp_path: Path) -> None:
 
 
 def test_digest_is_believed_where_a_newer_version_wrote_the_spec(tmp_path: Path) -> None:
-    change = {"digest": "deadbeef", "spec": {"seq": 512, "dora": False}}
+    change = {"digest": "deadbeef", "spec": {"seq": 512, "later": False}}
     broken(tmp_path, lambda document: document["entries"][0].update(change))
     assert [one.digest for one in Store(tmp_path).entries] == ["deadbeef"]
 

@@ -18,6 +18,7 @@ from samples import (
     pinned,
     timed,
     with_memory,
+    with_phases,
 )
 
 from pytest_vramfit.measuring.protocol import NotMeasured
@@ -26,7 +27,7 @@ from pytest_vramfit.reporting import failure
 from pytest_vramfit.verdict import judge
 
 SOUND = """\
-fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB held by others)
   pass  no OOM
   pass  peak within VRAM   10.5 GiB of 23.0 GiB               46 % of the card, 512 MiB of it outside the allocator
   pass  trained            8 of 8 steps applied
@@ -36,7 +37,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 OUT_OF_MEMORY = """\
-fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB held by others)
   FAIL  no OOM             2.0 GiB asked for, 512 MiB free    in the backward of step 1, with 21.0 GiB allocated
   --    unchecked          peak within VRAM, trained, steady, step time, GPU time, peak baseline, max step: the step did not get through
   --    unchecked          resident: not built yet"""  # noqa: E501
@@ -65,7 +66,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 16.0 GiB, on Car
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 REGRESSED = """\
-fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB held by others)
   FAIL  step time          500.00 ms of 312.50 ms             2.000 times the baseline (1.800 to 2.200); on the host's side: GPU time is 1.050 times that of the baseline; driver 1.2 → 1.3
   FAIL  peak baseline      11,264.0 MiB of 10,342.4 MiB       1.100 times the baseline; driver 1.2 → 1.3
   pass  no OOM
@@ -77,6 +78,20 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 11.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 
+PHASES = """\
+fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB held by others)
+  FAIL  eval               23.5 GiB of 23.0 GiB               102 % of the card, 512 MiB over; no error was raised
+  FAIL  save               2.0 GiB asked for, 512 MiB free    with 21.0 GiB allocated
+  pass  no OOM
+  pass  peak within VRAM   10.5 GiB of 23.0 GiB               46 % of the card, 512 MiB of it outside the allocator
+  pass  trained            8 of 8 steps applied
+  pass  steady             no growth
+  --    unchecked          merge: the phase before ran out of memory
+  --    unchecked          step time, GPU time, peak baseline: no baseline; --vramfit-update-missing records one
+  --    unchecked          resident: not built yet
+  peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB, eval 23.0 GiB"""  # noqa: E501
+
+
 def test_case_that_fits() -> None:
     assert failure.text(case()) == SOUND
 
@@ -84,6 +99,11 @@ def test_case_that_fits() -> None:
 def test_out_of_memory() -> None:
     """No peaks: the step did not come that far."""
     assert failure.text(case(RAN_OUT, claim(max_step_ns=MS))) == OUT_OF_MEMORY
+
+
+def test_phases_after_the_steps() -> None:
+    asked = claim(phases=("eval", "save", "merge"))
+    assert failure.text(case(with_phases(eval=23 * GIB, save=None), asked)) == PHASES
 
 
 def test_failed_checks_come_first_and_each_reason_is_told_once() -> None:
@@ -156,6 +176,12 @@ def test_no_line_ends_in_spaces() -> None:
             "fits_vram: Small, QLoRA rank 16, seq 512, batch 2 could not be measured (timeout): "
             "the case took more than 600 s\n--- the worker's output ---\nloading\n50 %",
             id="timeout with output",
+        ),
+        pytest.param(
+            NotMeasured(outcome="contaminated", says="others took 2.0 GiB", clean=True),
+            "fits_vram: Small, QLoRA rank 16, seq 512, batch 2 could not be measured "
+            "(contaminated): others took 2.0 GiB",
+            id="contaminated",
         ),
         pytest.param(
             NotMeasured(outcome="unsupported", says="no usable GPU: NVML lists none"),

@@ -18,6 +18,7 @@ from samples import (
     claim,
     recorded,
     timed,
+    with_change,
     with_memory,
 )
 
@@ -109,6 +110,41 @@ def test_headroom_that_only_the_cache_takes_is_tried_with_that_much_less(
 @pytest.mark.parametrize("replies", [(CRASHED,), (MEASUREMENT, CRASHED)], ids=["first", "second"])
 def test_a_run_that_could_not_be_measured_is_the_answer(replies: Any) -> None:
     assert measure(Worker(*replies), HALF) is CRASHED
+
+
+def says(judged: Case | NotMeasured) -> str:
+    """Why it is contaminated, which it must be."""
+    assert isinstance(judged, NotMeasured)
+    assert judged.outcome == "contaminated"
+    return judged.says
+
+
+def test_out_of_memory_after_others_took_some_is_not_the_config_s_failure() -> None:
+    seen = with_change(2 * GIB, "before memory ran out", RAN_OUT)
+    for measured_by in (Gate.measure, Gate.measure_alone):
+        judged = measured_by(gate_of(Worker(seen)), "a.py::b", claim(), lambda _: None)
+        assert says(judged) == (
+            "out of memory in the backward of step 1, and others took 2.0 GiB of the GPU before "
+            "memory ran out"
+        )
+
+
+def test_what_others_took_may_decide_the_run_with_less() -> None:
+    worker = Worker(MEASUREMENT, with_change(GIB, "before memory ran out", RAN_OUT))
+    assert "others took 1.0 GiB" in says(measure(worker, HALF))
+
+
+def test_no_run_with_less_where_it_could_not_be_judged() -> None:
+    """Of the 11 GiB that it may have, it needs 10: others' 2 could decide."""
+    worker = Worker(with_change(2 * GIB, "in the timed steps"))
+    assert "others took 2.0 GiB" in says(measure(worker, HALF))
+    assert kinds_of(worker.log) == ["run"]
+
+
+def test_what_others_took_without_consequence_leaves_the_case_judged() -> None:
+    judged = measure(Worker(with_change(2 * GIB, "in the timed steps")), claim())
+    assert isinstance(judged, Case)
+    assert judged.outcome == "fits"
 
 
 def test_isolated_cases_get_a_fresh_worker_after_every_run() -> None:

@@ -8,10 +8,10 @@ from pytest_vramfit.measuring import host, nvml
 from pytest_vramfit.reporting import header
 
 
-def card(name: str, mib: int) -> nvml.Card:
+def card(name: str, mib: int, used_mib: int = 0) -> nvml.Card:
     return nvml.Card(
         uuid="GPU-1", name=name, driver="580.1", total_bytes=mib * 2**20, reserved_bytes=0,
-        used_bytes=0,
+        used_bytes=used_mib * 2**20,
     )  # fmt: skip
 
 
@@ -40,6 +40,10 @@ def test_cpu(given: str | None, line: str) -> None:
         (
             [card("A", 1), card("B", 2)],
             "vramfit: gpu engine on A 1 MiB, B 2 MiB, driver 580.1",
+        ),
+        (
+            [card("A", 1_000, 100), card("B", 9, 101)],
+            "vramfit: gpu engine on A 1,000 MiB, B 9 MiB (101 MiB held by others), driver 580.1",
         ),
         ([], "vramfit: gpu engine, but no usable GPU: NVML lists none"),
     ],

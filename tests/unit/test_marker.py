@@ -9,7 +9,7 @@ import pytest
 
 from pytest_vramfit import catalog
 from pytest_vramfit.marker.claim import read_claim
-from pytest_vramfit.marker.keywords import MarkerError, NotYetError
+from pytest_vramfit.marker.keywords import MarkerError
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
 
@@ -73,8 +73,8 @@ def test_every_keyword_reaches_its_field() -> None:
             "alpha": 5,
             "dropout": 0.25,
             "targets": ["v_proj", "q_proj"],
-            "adapter_dtype": "fp32",
-            "quant": "nf4",
+            "adapter_dtype": "bf16",
+            "quant": "fp4",
             "double_quant": False,
             "kbit_upcast": False,
             "seq": 128,
@@ -86,13 +86,24 @@ def test_every_keyword_reaches_its_field() -> None:
             "optimizer": "sgd",
             "max_grad_norm": None,
             "checkpointing": True,
-            "attention": "sdpa",
+            "attention": "eager",
+            "modules_to_save": ["lm_head"],
+            "dora": True,
+            "rslora": True,
+            "liger": True,
+            "compile": True,
+            "alloc_conf": "expandable_segments:True",
+            "weights": "pretrained",
+            "revision": "main",
+            "lengths": "varied",
             "card": "8GiB",
             "headroom": "10%",
             "max_step": "2s",
             "steps": 7,
             "warmup": 2,
             "timeout": 30,
+            "phases": ["eval", "merge"],
+            "eval_batch": 2,
         }
     )
     assert claim == Claim(
@@ -104,8 +115,8 @@ def test_every_keyword_reaches_its_field() -> None:
             alpha=5.0,
             dropout=0.25,
             targets=("q_proj", "v_proj"),
-            adapter_dtype="fp32",
-            quant="nf4",
+            adapter_dtype="bf16",
+            quant="fp4",
             double_quant=False,
             kbit_upcast=False,
             seq=128,
@@ -117,12 +128,24 @@ def test_every_keyword_reaches_its_field() -> None:
             optimizer="sgd",
             max_grad_norm=None,
             checkpointing=True,
-            attention="sdpa",
+            attention="eager",
+            modules_to_save=("lm_head",),
+            dora=True,
+            rslora=True,
+            liger=True,
+            compile=True,
+            alloc_conf="expandable_segments:True",
+            weights="pretrained",
+            checkpoint="Qwen/Qwen2.5-7B",
+            revision="main",
+            lengths="varied",
         ),
         limits=Limits(
             card_bytes=8_589_934_592, headroom=Headroom(share=0.1), max_step_ns=2_000_000_000
         ),
-        schedule=Schedule(warmup=2, steps=7, timeout_s=30.0),
+        schedule=Schedule(
+            warmup=2, steps=7, timeout_s=30.0, phases=("eval", "merge"), eval_batch=2
+        ),
     )
 
 
@@ -169,6 +192,12 @@ def test_autocast_has_nothing_to_do_in_fp32() -> None:
         ({"model": "tiny", "headroom": "0%"}, {"model": "tiny"}),
         ({"model": "tiny", "max_step": "2s"}, {"model": "tiny", "max_step": "2000ms"}),
         ({"model": "tiny", "phases": ["train"]}, {"model": "tiny"}),
+        (
+            {"model": "tiny", "phases": ["save", "train", "eval"]},
+            {"model": "tiny", "phases": ["eval", "save"], "eval_batch": 8},
+        ),
+        ({"model": "tiny", "weights": "random"}, {"model": "tiny", "alloc_conf": None}),
+        ({"model": "tiny", "card": "RTX 5070 Ti"}, {"model": "tiny", "card": "16303MiB"}),
     ],
 )
 def test_two_spellings_are_one_claim(spelling: dict[str, object], same: dict[str, object]) -> None:
@@ -183,6 +212,10 @@ def test_two_spellings_are_one_claim(spelling: dict[str, object], same: dict[str
         ("adamw_torch_fused", "adamw_fused"),
         ("adamw_8bit", "adamw_8bit"),
         ("adamw_bnb_8bit", "adamw_8bit"),
+        ("paged_adamw", "paged_adamw"),
+        ("paged_adamw_32bit", "paged_adamw"),
+        ("paged_adamw_8bit", "paged_adamw_8bit"),
+        ("adafactor", "adafactor"),
         ("sgd", "sgd"),
     ],
 )
@@ -190,14 +223,9 @@ def test_trainer_s_optimizer_names(trainer: str, optimizer: str) -> None:
     assert spec(optimizer=trainer).optimizer == optimizer
 
 
-@pytest.mark.parametrize("trainer", ["paged_adamw", "paged_adamw_32bit"])
-def test_trainer_s_name_of_an_optimizer_that_is_not_built(trainer: str) -> None:
-    with pytest.raises(NotYetError):
-        spec(optimizer=trainer)
-
-
 ADAPTER = {"rank", "alpha", "dropout", "targets", "adapter_dtype"}
 QUANTISATION = {"quant", "double_quant", "kbit_upcast"}
+NOT_ASKED = {"modules_to_save", "alloc_conf", "checkpoint", "revision"}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +235,47 @@ QUANTISATION = {"quant", "double_quant", "kbit_upcast"}
 def test_fields_that_a_method_does_not_use_are_none(method: str, unused: set[str]) -> None:
     read_spec = spec(method=method, max_grad_norm=1.0)
     none = {field.name for field in fields(read_spec) if getattr(read_spec, field.name) is None}
-    assert none == unused
+    assert none == unused | NOT_ASKED
+
+
+@pytest.mark.parametrize(("quant", "double_quant"), [("nf4", True), ("fp4", True), ("int8", None)])
+def test_int8_has_no_constants_to_quantise_once_more(quant: str, double_quant: object) -> None:
+    assert spec(quant=quant).double_quant is double_quant
+
+
+@pytest.mark.parametrize(
+    ("keywords", "checkpoint"),
+    [
+        ({"model": "Qwen2.5-7B"}, "Qwen/Qwen2.5-7B"),
+        ({"model": "qwen/qwen2.5-7b-instruct"}, "Qwen/Qwen2.5-7B-Instruct"),
+        ({"model": "nobody/unknown"}, "nobody/unknown"),
+    ],
+)
+def test_pretrained_weights_are_those_of_a_hub_id(
+    keywords: dict[str, object], checkpoint: str
+) -> None:
+    read_spec = read({**keywords, "weights": "pretrained"}).spec
+    assert (read_spec.checkpoint, read_spec.weights) == (checkpoint, "pretrained")
+
+
+def test_random_weights_of_a_known_shape_need_no_checkpoint() -> None:
+    assert spec().checkpoint is None
+
+
+def test_shape_of_an_unknown_hub_id_is_the_worker_s_to_read() -> None:
+    read_spec = read({"model": "nobody/unknown", "revision": "v1"}).spec
+    assert (read_spec.model, read_spec.config) == ("nobody/unknown", {})
+    assert (read_spec.checkpoint, read_spec.revision) == ("nobody/unknown", "v1")
+    assert read_spec.weights == "random"
+
+
+def test_pretrained_weights_of_a_folder_are_read_from_the_rootdir(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    layers = [{"model": "mine", "weights": "pretrained"}]
+    read_spec = read_claim(layers, rootdir=tmp_path).spec
+    assert read_spec.checkpoint == str(tmp_path / "mine")
+    assert read_spec.config == {"model_type": "llama"}
 
 
 def test_later_layer_wins_key_by_key() -> None:
@@ -324,6 +392,80 @@ def test_wrong_keyword_of_an_outer_layer_is_told_though_an_inner_one_overrides_i
             ),
         ),
         (
+            {"quant": "int8", "double_quant": False},
+            (
+                "fits_vram: double_quant=False has no meaning with quant='int8', only with 'nf4' "
+                "or 'fp4'"
+            ),
+        ),
+        (
+            {"method": "lora", "quant": "int8"},
+            "fits_vram: quant='int8' has no meaning with method='lora', only with 'qlora'",
+        ),
+        (
+            {"method": "full", "dora": True},
+            "fits_vram: dora=True has no meaning with method='full', only with 'lora' or 'qlora'",
+        ),
+        (
+            {"method": "full", "modules_to_save": ["lm_head"]},
+            (
+                "fits_vram: modules_to_save=['lm_head'] has no meaning with method='full', only "
+                "with 'lora' or 'qlora'"
+            ),
+        ),
+        (
+            {"method": "lora", "precision": "fp16", "modules_to_save": ["lm_head"]},
+            (
+                "fits_vram: modules_to_save cannot be trained in dtype='fp16' with "
+                "precision='fp16' and autocast, because the gradient scaler refuses fp16 weights; "
+                "use dtype='fp32'"
+            ),
+        ),
+        (
+            {"precision": "fp16", "modules_to_save": ["lm_head"], "kbit_upcast": False},
+            (
+                "fits_vram: modules_to_save cannot be trained in dtype='fp16' with "
+                "precision='fp16' and autocast, because the gradient scaler refuses fp16 weights; "
+                "use dtype='fp32'"
+            ),
+        ),
+        (
+            {"method": "full", "phases": ["save", "merge"]},
+            (
+                "fits_vram: phases=['save', 'merge'] has no meaning with method='full': there are "
+                "no adapters to merge"
+            ),
+        ),
+        (
+            {"eval_batch": 4},
+            "fits_vram: eval_batch=4 has no meaning without phases=['eval']",
+        ),
+        (
+            {"eval_batch": 4, "phases": ["save"]},
+            "fits_vram: eval_batch=4 has no meaning without phases=['eval']",
+        ),
+        (
+            {"model": "tiny", "weights": "pretrained"},
+            (
+                "fits_vram: model='tiny' has no checkpoint that the catalogue knows; name a folder "
+                "or a hub id"
+            ),
+        ),
+        (
+            {"model": {"model_type": "llama"}, "weights": "pretrained"},
+            (
+                "fits_vram: model={'model_type': 'llama'} has no checkpoint; name a folder or a "
+                "model of the hub"
+            ),
+        ),
+        (
+            {"revision": "main"},
+            (
+                "fits_vram: revision='main' has no meaning here: nothing of Qwen2.5-7B is read "
+                "from the hub"
+            ),
+        ),
+        (
             {"model": "gpt2", "seq": 1025},
             "fits_vram: seq=1025 must be at most 1,024, the learned positions of gpt2",
         ),
@@ -344,7 +486,15 @@ def test_keywords_that_contradict_each_other(keywords: dict[str, object], says: 
     assert refusal({"model": "Qwen2.5-7B", **keywords}) == says
 
 
-@pytest.mark.parametrize("key", sorted(ADAPTER | QUANTISATION))
+def test_revision_of_a_folder_has_no_meaning(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    with pytest.raises(MarkerError, match=r"revision='main' has no meaning here: nothing of"):
+        read_claim(
+            [{"model": str(tmp_path), "weights": "pretrained", "revision": "main"}], rootdir=ROOT
+        )
+
+
+@pytest.mark.parametrize("key", sorted(ADAPTER | QUANTISATION | {"dora", "rslora"}))
 def test_every_field_that_full_does_not_use_is_refused_beside_it(key: str) -> None:
     """On one marker: there it is a mistake."""
     says = refusal({"model": "tiny", "method": "full", key: getattr(spec(), key)})
@@ -365,6 +515,45 @@ def test_rank_of_an_outer_layer_is_no_mistake_under_another_method() -> None:
 
 
 @pytest.mark.parametrize(
+    ("outer", "inner", "same"),
+    [
+        ({"double_quant": False}, {"quant": "int8"}, {"quant": "int8"}),
+        (
+            {"phases": ["save", "merge"]},
+            {"method": "full"},
+            {"method": "full", "phases": ["save"]},
+        ),
+        ({"phases": ["eval"], "eval_batch": 2}, {"phases": ["save"]}, {"phases": ["save"]}),
+        ({"dora": True, "rslora": True}, {"method": "full"}, {"method": "full"}),
+        (
+            {"model": "nobody/one", "revision": "v1"},
+            {"model": "nobody/two"},
+            {"model": "nobody/two"},
+        ),
+    ],
+)
+def test_what_an_inner_layer_has_no_use_for_is_displaced(
+    outer: dict[str, object], inner: dict[str, object], same: dict[str, object]
+) -> None:
+    """It is the module's, for its other tests."""
+    assert read({"model": "tiny", **outer}, inner) == read({"model": "tiny"}, same)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ({"quant": "int8"}, {"double_quant": True}),
+        ({"method": "full"}, {"phases": ["merge"]}),
+        ({"phases": ["save"]}, {"eval_batch": 2}),
+    ],
+)
+def test_what_an_inner_layer_writes_in_vain_is_a_mistake(
+    outer: dict[str, object], inner: dict[str, object]
+) -> None:
+    assert "has no meaning" in refusal({"model": "tiny", **outer}, inner)
+
+
+@pytest.mark.parametrize(
     "keywords",
     [
         {"model": "gpt2", "seq": 1024},
@@ -378,6 +567,17 @@ def test_rank_of_an_outer_layer_is_no_mistake_under_another_method() -> None:
         },
         {"model": "tiny", "method": "full", "precision": "fp16", "dtype": "bf16"},
         {"model": "tiny", "method": "lora", "precision": "fp16", "dtype": "fp16"},
+        {"model": "tiny", "precision": "fp16", "modules_to_save": ["lm_head"]},  # upcast to fp32
+        {
+            "model": "tiny",
+            "method": "lora",
+            "precision": "fp16",
+            "dtype": "fp32",
+            "modules_to_save": ["lm_head"],
+        },
+        {"model": "nobody/unknown", "weights": "pretrained", "revision": "main"},
+        {"model": "Qwen2.5-7B", "weights": "pretrained", "revision": "main"},
+        {"model": "tiny", "method": "full", "phases": ["train", "eval", "save"]},
     ],
 )
 def test_keywords_that_go_together(keywords: dict[str, object]) -> None:

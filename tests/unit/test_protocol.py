@@ -8,7 +8,17 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import EVIDENCE, FULL, GIB, MEASUREMENT, RAN_OUT, SPEC, with_memory
+from samples import (
+    EVIDENCE,
+    FULL,
+    GIB,
+    MEASUREMENT,
+    RAN_OUT,
+    SPEC,
+    with_change,
+    with_memory,
+    with_phases,
+)
 
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.measuring import protocol
@@ -31,9 +41,19 @@ CPU = with_memory(
 MESSAGES: list[Message] = [
     Ready(),
     Progress(stage="warm-up", done=0, of=3),
+    Progress(stage="waiting for the GPU", done=0, of=1, holder="process 7 (pytest)"),
     Measured(measurement=MEASUREMENT, clean=True),
     Measured(measurement=CPU, clean=True),
     Measured(measurement=RAN_OUT, clean=False),
+    Measured(measurement=with_phases(eval=3 * GIB, merge=None), clean=True),
+    Measured(
+        measurement=replace(
+            MEASUREMENT,
+            evidence=replace(EVIDENCE, saved=("lm_head",), unquantised={"layers.*.mlp": 5}),
+        ),
+        clean=True,
+    ),
+    Measured(measurement=with_change(GIB, "in the timed steps"), clean=True),
     Measured(measurement=replace(MEASUREMENT, evidence=replace(EVIDENCE, loss=None)), clean=True),
     NotMeasured(outcome="unsupported", says="no usable GPU", clean=True),
     NotMeasured(outcome="crashed", says="two\nlines \u2028 of text, é", output="a\r\nb"),
@@ -52,7 +72,7 @@ def test_every_kind_of_message_is_tried() -> None:
 @pytest.mark.parametrize("spec", [SPEC, FULL, replace(SPEC, targets=("k", "q"))])
 @pytest.mark.parametrize("capacity", [None, 8 * GIB])
 def test_request(spec: TrainSpec, capacity: int | None) -> None:
-    schedule = Schedule(warmup=2, steps=9, timeout_s=0.5)
+    schedule = Schedule(warmup=2, steps=9, timeout_s=0.5, phases=("eval", "save"), eval_batch=2)
     request = Request(spec=spec, schedule=schedule, capacity_bytes=capacity)
     assert Request.read(request.line()) == request
 

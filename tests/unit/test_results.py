@@ -23,6 +23,7 @@ from samples import (
     recorded,
     timed,
     with_memory,
+    with_phases,
 )
 
 from pytest_vramfit.baseline import Entry
@@ -37,7 +38,7 @@ PROMISED = {
     "": "nodeid engine outcome digest spec limits card memory time spill checks",
     "card": "name total_bytes usable_bytes emulated",
     "memory": "peak_allocated_bytes peak_reserved_bytes first_step_peak_allocated_bytes "
-    "resident_bytes outside_allocator_bytes allocator_retries phases ledger",
+    "resident_bytes outside_allocator_bytes managed_bytes allocator_retries phases ledger",
     "time": "step_ns gpu_ns kernels tokens_per_second seconds_per_10k_tokens "
     "joules_per_10k_tokens processes",
 }
@@ -58,6 +59,42 @@ def test_phases_are_those_promised() -> None:
         "backward": 10 * GIB,
         "optimizer": 8 * GIB,
     }
+
+
+def test_phases_that_were_asked_for_are_told_as_far_as_they_got() -> None:
+    asked = claim(phases=("eval", "save", "merge"))
+    row = results.row(case(with_phases(eval=11 * GIB, save=None), asked), judged=True)
+    assert row["memory"]["phases"] == {
+        "load": 7 * GIB,
+        "forward": 9 * GIB,
+        "backward": 10 * GIB,
+        "optimizer": 8 * GIB,
+        "eval": 11 * GIB,
+    }
+    assert row["memory"]["peak_allocated_bytes"] == 10 * GIB
+    assert row["outcome"] == "oom"
+    assert list(row["schedule"]["phases"]) == ["eval", "save", "merge"]
+    assert {one["name"]: one["status"] for one in row["checks"][2:5]} == {
+        "eval": "pass",
+        "save": "fail",
+        "merge": "unchecked",
+    }
+
+
+@pytest.mark.parametrize("managed", [None, 0, 3 * MIB])
+def test_states_in_managed_memory_are_told_apart(managed: int | None) -> None:
+    memory = results.row(case(with_memory(managed_bytes=managed)), judged=True)["memory"]
+    assert memory["managed_bytes"] == managed
+    assert memory["peak_allocated_bytes"] == 10 * GIB
+
+
+def test_rates_of_varied_lengths_are_null() -> None:
+    """Their steps have different numbers of tokens."""
+    spec = replace(SPEC, lengths="varied")
+    times = results.row(case(MEASUREMENT, claim(spec)), judged=True)["time"]
+    assert times["step_ns"] == list(MEASUREMENT.step_ns)
+    for rate in ("tokens_per_second", "seconds_per_10k_tokens", "joules_per_10k_tokens"):
+        assert times[rate] is None
 
 
 def test_row_says_what_was_claimed() -> None:
@@ -84,7 +121,13 @@ def test_row_says_what_was_claimed() -> None:
         "peak_ratio": None,
         "require": ["gpu_time", "steady"],
     }
-    assert row["schedule"] == {"warmup": 3, "steps": 5, "timeout_s": 600.0}
+    assert row["schedule"] == {
+        "warmup": 3,
+        "steps": 5,
+        "timeout_s": 600.0,
+        "phases": (),
+        "eval_batch": 8,
+    }
 
 
 def test_row_says_what_was_measured() -> None:
@@ -96,6 +139,7 @@ def test_row_says_what_was_measured() -> None:
         "first_step_peak_allocated_bytes": 9 * GIB,
         "resident_bytes": None,
         "outside_allocator_bytes": 512 * MIB,
+        "managed_bytes": None,
         "allocator_retries": 0,
         "ledger": None,
     }
@@ -104,6 +148,7 @@ def test_row_says_what_was_measured() -> None:
         "total_bytes": 24 * GIB,
         "usable_bytes": 23 * GIB,
         "emulated": False,
+        "held_bytes": 256 * MIB,
     }
     assert row["oom"] is None
     assert row["evidence"]["loss"] == 2.5

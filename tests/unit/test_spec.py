@@ -34,6 +34,15 @@ OTHER_VALUES = {
     "quant": "fp4",
     "double_quant": False,
     "kbit_upcast": False,
+    "modules_to_save": ("lm_head",),
+    "dora": True,
+    "rslora": True,
+    "liger": True,
+    "compile": True,
+    "alloc_conf": "expandable_segments:True",
+    "weights": "pretrained",
+    "revision": "main",
+    "lengths": "varied",
 }
 """For every trained field a value that SPEC does not have."""
 
@@ -48,9 +57,10 @@ def test_digest_differs_where_another_step_is_trained(field: str) -> None:
     assert replace(SPEC, **{field: OTHER_VALUES[field]}).digest != SPEC.digest
 
 
-def test_every_field_but_the_name_is_trained() -> None:
+def test_every_field_but_names_is_trained() -> None:
     """The table above misses none."""
-    assert set(OTHER_VALUES) == {field.name for field in fields(TrainSpec)} - {"model"}
+    names = {"model", "checkpoint"}
+    assert set(OTHER_VALUES) == {field.name for field in fields(TrainSpec)} - names
 
 
 def test_digests_of_all_other_values_differ_from_each_other() -> None:
@@ -60,6 +70,19 @@ def test_digests_of_all_other_values_differ_from_each_other() -> None:
 
 def test_digest_does_not_depend_on_the_model_s_name() -> None:
     assert replace(SPEC, model="Another name").digest == SPEC.digest
+
+
+def test_digest_does_not_depend_on_where_weights_of_a_known_shape_come_from() -> None:
+    """Weights of one shape cost the same, whatever they are."""
+    pretrained = replace(SPEC, weights="pretrained")
+    one, other = (replace(pretrained, checkpoint=where) for where in ("/a", "nobody/b"))
+    assert one.digest == other.digest == pretrained.digest
+
+
+def test_digest_depends_on_the_checkpoint_where_only_that_tells_the_shape() -> None:
+    one, other = (replace(SPEC, config={}, checkpoint=where) for where in ("nobody/a", "nobody/b"))
+    assert one.digest != other.digest
+    assert replace(one, model="Another name").digest == one.digest
 
 
 def test_digest_does_not_depend_on_the_order_of_config_values() -> None:
@@ -88,7 +111,7 @@ def test_digest_does_not_depend_on_how_targets_are_listed(targets: object, tmp_p
 class LaterSpec(TrainSpec):
     """The spec of a later version, with one field more."""
 
-    dora: bool = False
+    later: bool = False
 
 
 @pytest.mark.parametrize("spec", [SPEC, FULL], ids=["qlora", "full"])
@@ -98,7 +121,7 @@ def test_digest_stays_when_a_field_is_added(spec: TrainSpec) -> None:
 
 
 def test_digest_differs_where_an_added_field_is_used() -> None:
-    assert LaterSpec(**SPEC.to_json(), dora=True).digest != SPEC.digest
+    assert LaterSpec(**SPEC.to_json(), later=True).digest != SPEC.digest
 
 
 @pytest.mark.parametrize(
@@ -109,6 +132,22 @@ def test_digest_can_be_found_from_json(spec: TrainSpec) -> None:
     values = json.loads(json.dumps(spec.to_json()))
     assert TrainSpec.digest_of(values) == spec.digest
     assert LaterSpec.digest_of(values) == spec.digest
+
+
+FIRST_FIELDS = {
+    "model", "config", "method", "seq", "batch", "accumulation", "precision", "dtype", "optimizer",
+    "autocast", "max_grad_norm", "checkpointing", "attention", "rank", "alpha", "dropout",
+    "targets", "adapter_dtype", "quant", "double_quant", "kbit_upcast",
+}  # fmt: skip
+"""Of version 0.1.0, whose specs had no others."""
+
+
+@pytest.mark.parametrize("spec", [SPEC, FULL], ids=["qlora", "full"])
+def test_spec_of_an_older_version_is_read_with_its_digest(spec: TrainSpec) -> None:
+    older = {name: value for name, value in spec.to_json().items() if name in FIRST_FIELDS}
+    assert older.keys() == FIRST_FIELDS
+    assert TrainSpec.from_json(older) == spec
+    assert TrainSpec.digest_of(older) == spec.digest
 
 
 def test_digest_of_a_newer_spec_is_not_known() -> None:
@@ -131,8 +170,13 @@ def test_digest_is_what_stored_baselines_hold(spec: TrainSpec, digest: str) -> N
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, FULL, replace(SPEC, targets=("q_proj", "v_proj"), checkpointing="reentrant")],
-    ids=["qlora", "full", "listed targets"],
+    [
+        SPEC,
+        FULL,
+        replace(SPEC, targets=("q_proj", "v_proj"), checkpointing="reentrant"),
+        replace(SPEC, **{key: value for key, value in OTHER_VALUES.items() if key != "method"}),
+    ],
+    ids=["qlora", "full", "listed targets", "all others"],
 )
 def test_spec_passes_through_json_text(spec: TrainSpec) -> None:
     assert TrainSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec

@@ -18,6 +18,7 @@ from samples import (
     compared,
     pinned,
     timed,
+    with_change,
     with_evidence,
     with_memory,
 )
@@ -26,7 +27,7 @@ from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions, Measurement
 from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import results, summary
-from pytest_vramfit.spec import Claim
+from pytest_vramfit.spec import Claim, TrainSpec
 from pytest_vramfit.verdict import Case, Reference, judge
 
 Row = dict[str, Any]
@@ -57,6 +58,7 @@ def test_one_case_that_fits() -> None:
         "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
         f"3 checks unchecked ({NO_BASELINE}): step_time, gpu_time, peak_baseline",
         "1 check unchecked (not built yet): resident",
+        "GPU memory: up to 256 MiB held by others when a case began, and so not usable",
         "time in s: build 0.3, timed 1.9",
     ]
 
@@ -87,9 +89,25 @@ def test_cases_of_every_kind() -> None:
             "step_time, gpu_time, peak_baseline"
         ),
         "2 unsupported, such as c.py::large: it needs 99 GiB; run it with --gpu",
+        "GPU memory: up to 256 MiB held by others when a case began, and so not usable",
         "time in s: build 0.9, timed 5.6",
         "again: pytest --gpu a.py::test_of_a_longer_name",
         "on a GPU machine: pytest --gpu c.py",
+    ]
+
+
+def test_little_that_others_held_is_not_worth_a_line() -> None:
+    seen = replace(MEASUREMENT, device=replace(MEASUREMENT.device, held_bytes=100 * MIB))
+    assert not any("held" in line for line in lines(row("a.py::b", case(seen))))
+
+
+def test_what_others_took_without_consequence_is_a_note() -> None:
+    seen = with_change(2 * GIB, "in the timed steps")
+    assert [line for line in lines(row("a.py::b", case(seen))) if line.startswith("note")] == [
+        (
+            "note: a.py::b: peak within VRAM 46 % of the card, 512 MiB of it outside the "
+            "allocator; others took 2.0 GiB of the GPU in the timed steps"
+        )
     ]
 
 
@@ -149,6 +167,38 @@ def test_failed_check_is_told_by_the_failure_and_not_by_a_note() -> None:
     """Its own findings are worth one."""
     slower = row("a.py::b", compared(timed(step=2, gpu=2)))
     assert not [line for line in lines(slower) if "note" in line]
+
+
+@pytest.mark.parametrize(
+    ("seen", "spec", "says"),
+    [
+        (
+            with_evidence(quantised_elements=80_000, unquantised={"mlp.experts": 3 * GIB}),
+            SPEC,
+            "trained 3.0 GiB of the base is not quantised: mlp.experts",
+        ),
+        (
+            with_memory(reserved_after_step_bytes=(5, 5 + 3 * GIB), allocator_retries=2),
+            replace(SPEC, lengths="varied"),
+            ("steady what is reserved grew by 3.0 GiB over the timed steps; 2 allocator retries"),
+        ),
+    ],
+    ids=["unquantised", "fragmented"],
+)
+def test_note_of_what_passed_and_is_worth_knowing(
+    seen: Measurement, spec: TrainSpec, says: str
+) -> None:
+    judged = case(seen, claim(spec))
+    assert judged.outcome == "fits"
+    assert [line for line in lines(row("a.py::b", judged)) if "note" in line] == [
+        f"note: a.py::b: {says}"
+    ]
+
+
+def test_table_of_varied_lengths_has_no_rate() -> None:
+    varied = claim(replace(SPEC, lengths="varied"))
+    table = lines(row("a.py::b", case(MEASUREMENT, varied)))[1]
+    assert table.split()[-6:] == ["250", "ms", "--", "225.00", "ms", "--"]
 
 
 def test_undecided_checks_are_counted_by_their_reason_and_told_by_their_case() -> None:

@@ -30,12 +30,13 @@ from samples import (
     timed,
     with_evidence,
     with_memory,
+    with_phases,
 )
 
 from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions, GpuTime, Measurement, median
 from pytest_vramfit.quantity import Headroom
-from pytest_vramfit.spec import CHECKS, Claim
+from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
 from pytest_vramfit.verdict import (
     Card,
     Case,
@@ -154,7 +155,11 @@ def test_card_of_the_marker_is_the_limit(over: int, outcome: str) -> None:
 
 def test_without_a_card_the_device_is_the_limit() -> None:
     assert case().card == Card(
-        name="Card", total_bytes=24 * GIB, usable_bytes=23 * GIB, emulated=False
+        name="Card",
+        total_bytes=24 * GIB,
+        usable_bytes=23 * GIB,
+        emulated=False,
+        held_bytes=256 * MIB,
     )
 
 
@@ -268,8 +273,8 @@ def test_headroom_larger_than_the_card_leaves_no_room_rather_than_less_than_none
         ({"base_dtypes": {"float32": 89, "bfloat16": 11}}, Finding(kind="not_upcast")),
         ({"devices": {"cuda": 9, "cpu": 1}}, Finding(kind="elsewhere", names=("cpu",))),
         (
-            {"quantised_elements": 80_999},
-            Finding(kind="not_quantised", names=("9,001", "90,000")),
+            {"quantised_elements": 44_999},
+            Finding(kind="not_quantised", names=("45,001", "90,000", "nf4")),
         ),
     ],
     ids=lambda value: value.kind if isinstance(value, Finding) else None,
@@ -287,13 +292,85 @@ def test_objection(change: dict[str, Any], finding: Finding) -> None:
         {"applied_steps": 6, "skipped_steps": 9},  # three of five timed steps were applied
         {"base_dtypes": {"float32": 90, "bfloat16": 10}},  # biases of linears are cast back
         {"base_dtypes": {}},
-        {"quantised_elements": 81_000},  # 90 %: a router stays unquantised
+        {"quantised_elements": 45_000},  # half of them, and where the others are is not known
+        {"quantised_elements": 89_100, "unquantised": {"mlp.router": 9}},  # 1 %: as in any model
         {"total_parameters": 1, "trainable_parameters": 0},
     ],
     ids=str,
 )
 def test_no_objection(change: dict[str, Any]) -> None:
     assert check(case(with_evidence(**change)), "trained").findings == ()
+
+
+EXPERTS = {"model.layers.*.mlp.experts": 5 * GIB, "model.layers.*.mlp.router": 2 * MIB}
+UNQUANTISED = Finding(kind="unquantised", names=(str(5 * GIB + 2 * MIB), *EXPERTS))
+
+
+@pytest.mark.parametrize("quantised", [45_000, 89_099])
+def test_a_smaller_part_of_the_base_that_is_not_quantised_is_said(quantised: int) -> None:
+    judged = case(with_evidence(quantised_elements=quantised, unquantised=EXPERTS))
+    found = check(judged, "trained")
+    assert (found.status, found.findings) == ("pass", (UNQUANTISED,))
+    assert judged.outcome == "fits"
+
+
+def test_a_larger_part_that_is_not_quantised_is_said_beside_the_objection() -> None:
+    judged = case(with_evidence(quantised_elements=44_999, unquantised=EXPERTS))
+    kinds = [one.kind for one in check(judged, "trained").findings]
+    assert (judged.outcome, kinds) == ("invalid", ["not_quantised", "unquantised"])
+    assert check(judged, "trained").findings[1] == UNQUANTISED
+
+
+def test_what_is_not_quantised_is_not_said_beside_another_objection() -> None:
+    judged = case(with_evidence(quantised_elements=80_000, unquantised=EXPERTS, loss=None))
+    assert [one.kind for one in check(judged, "trained").findings] == ["loss_not_finite"]
+
+
+SAVED = replace(SPEC, modules_to_save=("embed", "head"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "finding"),
+    [
+        (SAVED, {"saved": ("embed", "head"), "saved_dtypes": {"float32": 9}}, None),
+        (
+            SAVED,
+            {"saved": ("head",), "saved_dtypes": {"float32": 9}},
+            Finding(kind="not_saved", names=("embed",)),
+        ),
+        (SAVED, {"saved": ()}, Finding(kind="not_saved", names=("embed", "head"))),
+        (
+            SAVED,
+            {"saved": ("embed", "head"), "saved_dtypes": {"bfloat16": 9}},
+            Finding(kind="trainable_dtype", names=("float32", "bfloat16")),
+        ),
+        (
+            replace(SAVED, kbit_upcast=False),
+            {
+                "saved": ("embed", "head"),
+                "saved_dtypes": {"bfloat16": 9},
+                "base_dtypes": {"bfloat16": 9},
+            },
+            None,
+        ),
+        (
+            replace(SAVED, kbit_upcast=False),
+            {
+                "saved": ("embed", "head"),
+                "saved_dtypes": {"float32": 9},
+                "base_dtypes": {"bfloat16": 9},
+            },
+            Finding(kind="trainable_dtype", names=("bfloat16", "float32")),
+        ),
+    ],
+    ids=["all", "one missing", "both missing", "not upcast", "base's dtype", "upcast unasked"],
+)
+def test_modules_to_save_are_trained_in_the_dtype_of_the_base(
+    spec: TrainSpec, change: dict[str, Any], finding: Finding | None
+) -> None:
+    judged = case(with_evidence(**change), claim(spec))
+    assert check(judged, "trained").findings == ((finding,) if finding else ())
+    assert judged.outcome == ("invalid" if finding else "fits")
 
 
 def test_trained_is_applied_of_all_steps() -> None:
@@ -373,6 +450,125 @@ def test_steady(
     assert found.findings == ((Finding(kind="grew", names=grown),) if grown else ())
     assert (found.status, judged.outcome) == (("fail", "heavier") if grown else ("pass", "fits"))
     assert (found.value, found.limit) == (value, 0)
+
+
+VARIED = claim(replace(SPEC, lengths="varied"))
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "retries", "findings", "value"),
+    [
+        ((5, 4, 5), (9, 9, 9), 0, (Finding(kind="fragmented", names=("0", "0")),), 0),
+        ((5, 4, 5), (9, 12, 14), 3, (Finding(kind="fragmented", names=("5", "3")),), 0),
+        (
+            (5, 4, 6),
+            (9, 9, 12),
+            0,
+            (
+                Finding(kind="grew", names=("allocated",)),
+                Finding(kind="fragmented", names=("3", "0")),
+            ),
+            1,
+        ),
+        ((5, 5, 5), None, None, (), 0),
+        ((5, 5, 6), None, None, (Finding(kind="grew", names=("allocated",)),), 1),
+    ],
+)
+def test_steady_with_varied_lengths(
+    allocated: tuple[int, ...],
+    reserved: tuple[int, ...] | None,
+    retries: int | None,
+    findings: tuple[Finding, ...],
+    value: int,
+) -> None:
+    """What is reserved may grow, for that is fragmentation; what is allocated may not."""
+    seen = with_memory(
+        allocated_after_step_bytes=allocated,
+        reserved_after_step_bytes=reserved,
+        allocator_retries=retries,
+    )
+    found = check(case(seen, VARIED), "steady")
+    assert (found.findings, found.value) == (findings, value)
+    assert found.status == ("fail" if value else "pass")
+
+
+def test_tokens_of_varied_lengths_are_not_counted() -> None:
+    judged = case(MEASUREMENT, VARIED)
+    assert judged.tokens_per_second is None
+    assert judged.seconds_per_10k_tokens is None
+    assert judged.joules_per_10k_tokens is None
+
+
+ALL_PHASES = claim(phases=("eval", "save", "merge"))
+
+
+def test_every_phase_that_is_asked_for_has_its_check() -> None:
+    """Its peak and what lies outside the allocator, of the card; the step's own is another."""
+    judged = case(with_phases(eval=9 * GIB, save=8 * GIB, merge=22 * GIB), ALL_PHASES)
+    assert judged.outcome == "fits"
+    for name, peak in {"eval": 9 * GIB, "save": 8 * GIB, "merge": 22 * GIB}.items():
+        assert check(judged, name) == Check(
+            name=name, status="pass", value=peak + 512 * MIB, limit=23 * GIB, unit="bytes"
+        )
+    assert judged.phase_peaks == {"eval": 9 * GIB, "save": 8 * GIB, "merge": 22 * GIB}
+    assert check(judged, "peak_within_vram").value == 10 * GIB + 512 * MIB
+
+
+@pytest.mark.parametrize("phase", ["eval", "save", "merge"])
+@pytest.mark.parametrize(("over", "outcome"), [(0, "fits"), (1, "over_vram")])
+def test_phase_beyond_the_card(phase: Any, over: int, outcome: str) -> None:
+    judged = case(with_phases(**{phase: ROOM + over}), claim(phases=(phase,)))
+    assert judged.outcome == outcome
+    failed = [one.name for one in judged.checks if one.status == "fail"]
+    assert failed == ([phase] if over else [])
+
+
+def test_phase_counts_all_where_nothing_lies_outside_an_allocator() -> None:
+    seen = with_phases(with_memory(outside_allocator_bytes=None), eval=5)
+    assert check(case(seen, claim(phases=("eval",))), "eval").value == 5
+
+
+def test_phase_that_runs_out_of_memory_is_an_oom_and_the_last() -> None:
+    judged = case(with_phases(eval=9 * GIB, save=None), ALL_PHASES)
+    assert judged.outcome == "oom"
+    assert check(judged, "no_oom").status == "pass"
+    assert check(judged, "eval").status == "pass"
+    assert check(judged, "save") == Check(
+        name="save",
+        status="fail",
+        value=2 * GIB,
+        limit=512 * MIB,
+        unit="bytes",
+        findings=(Finding(kind="out_of_memory"),),
+    )
+    assert check(judged, "merge") == Check(
+        name="merge", status="unchecked", findings=(Finding(kind="phase_before_ran_out"),)
+    )
+    assert judged.phase_peaks == {"eval": 9 * GIB}
+
+
+def test_step_over_the_card_names_the_case_before_a_phase_that_ran_out() -> None:
+    seen = with_phases(with_memory(backward_peak_bytes=24 * GIB), eval=None)
+    assert case(seen, claim(phases=("eval",))).outcome == "over_vram"
+
+
+def test_phase_out_of_memory_names_the_case_before_what_else_failed() -> None:
+    seen = with_phases(with_evidence(loss=None), eval=None)
+    assert case(seen, claim(phases=("eval",))).outcome == "oom"
+
+
+def test_after_an_oom_no_phase_was_run() -> None:
+    judged = case(RAN_OUT, ALL_PHASES)
+    assert {check(judged, name).findings for name in ("eval", "save", "merge")} == {
+        (Finding(kind="did_not_run"),)
+    }
+    assert {check(judged, name).status for name in ("eval", "save", "merge")} == {"unchecked"}
+
+
+def test_phase_is_of_the_card_that_the_marker_names() -> None:
+    judged = case(with_phases(eval=9 * GIB), claim(phases=("eval",), card_bytes=9 * GIB))
+    assert check(judged, "eval").limit == 9 * GIB
+    assert check(judged, "eval").status == "fail"
 
 
 def test_one_timed_step_shows_no_growth() -> None:
@@ -641,6 +837,8 @@ NOT_ASKED = {
     "peak_baseline": claim(peak_ratio=None, require=frozenset({"peak_baseline"})),
     "max_step": claim(require=frozenset({"max_step"})),
     "headroom": claim(require=frozenset({"headroom"})),
+    "eval": claim(require=frozenset({"eval"})),
+    "merge": claim(phases=("eval",), require=frozenset({"merge"})),
 }
 """Each requires a check that nothing in the marker asks for."""
 
@@ -679,9 +877,12 @@ def test_all_required_checks_that_nothing_asks_for_fail_in_a_fixed_order() -> No
 @pytest.mark.parametrize("name", NOT_ASKED)
 def test_required_check_that_is_asked_for_is_made(name: str) -> None:
     asked = claim(
-        headroom=Headroom(share=0.1), max_step_ns=9_000 * MS, require=frozenset(NOT_ASKED)
+        headroom=Headroom(share=0.1),
+        max_step_ns=9_000 * MS,
+        phases=("eval", "merge"),
+        require=frozenset(NOT_ASKED),
     )
-    assert check(compared(MEASUREMENT, asked), name).status == "pass"
+    assert check(compared(with_phases(eval=1, merge=1), asked), name).status == "pass"
 
 
 def test_undecided_check_that_is_required_keeps_its_figures() -> None:
@@ -828,6 +1029,9 @@ def test_gpu_time_is_the_median_of_the_profiled_steps(
 OUTCOMES = {
     "no_oom": "oom",
     "peak_within_vram": "over_vram",
+    "eval": "over_vram",
+    "save": "over_vram",
+    "merge": "over_vram",
     "resident": "spilled",
     "headroom": "no_headroom",
     "trained": "invalid",

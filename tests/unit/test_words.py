@@ -24,8 +24,10 @@ from samples import (
     pinned,
     recorded,
     timed,
+    with_change,
     with_evidence,
     with_memory,
+    with_phases,
 )
 
 from pytest_vramfit import gate, verdict
@@ -81,6 +83,24 @@ FINDINGS = [
         "no_oom",
         case(replace(RAN_OUT, oom=replace(OOM, phase="load", step=0, allocated_bytes=7 * MIB))),
         "while the model was built, with 7.0 MiB allocated",
+    ),
+    (
+        "others_changed",
+        "peak_within_vram",
+        case(with_change(2 * GIB, "in the timed steps")),
+        (
+            "46 % of the card, 512 MiB of it outside the allocator; others took 2.0 GiB of the GPU "
+            "in the timed steps"
+        ),
+    ),
+    (
+        "others_changed",
+        "peak_within_vram",
+        case(with_change(-300 * MIB, "before the timed steps")),
+        (
+            "46 % of the card, 512 MiB of it outside the allocator; others gave back 300 MiB of "
+            "the GPU before the timed steps"
+        ),
     ),
     (
         "ran_with_less",
@@ -213,7 +233,49 @@ FINDINGS = [
         "not_quantised",
         "trained",
         case(with_evidence(quantised_elements=0)),
-        "90,000 of 90,000 matrix elements are not in the asked 4-bit format",
+        "90,000 of 90,000 matrix elements are not in nf4 as asked",
+    ),
+    (
+        "unquantised",
+        "trained",
+        case(with_evidence(quantised_elements=80_000, unquantised={"mlp.experts": 3 * GIB})),
+        "3.0 GiB of the base is not quantised: mlp.experts",
+    ),
+    (
+        "unquantised",
+        "trained",
+        case(with_evidence(quantised_elements=80_000, unquantised={"a{0}": GIB, "b": MIB, "c": 5})),
+        "1.0 GiB of the base is not quantised: a{0} and 2 more",
+    ),
+    (
+        "not_saved",
+        "trained",
+        case(
+            with_evidence(saved=("embed",)),
+            claim(replace(SPEC, modules_to_save=("embed", "head", "norm"))),
+        ),
+        "not trained as a whole, though in modules_to_save: head and 1 more",
+    ),
+    (
+        "fragmented",
+        "steady",
+        case(
+            with_memory(reserved_after_step_bytes=(5, 5 + 3 * GIB), allocator_retries=2),
+            claim(replace(SPEC, lengths="varied")),
+        ),
+        "what is reserved grew by 3.0 GiB over the timed steps; 2 allocator retries",
+    ),
+    (
+        "phase_before_ran_out",
+        "merge",
+        case(with_phases(eval=None), claim(phases=("eval", "merge"))),
+        "the phase before ran out of memory",
+    ),
+    (
+        "out_of_memory",
+        "eval",
+        case(with_phases(eval=None), claim(phases=("eval", "merge"))),
+        "with 21.0 GiB allocated",
     ),
     ("no_baseline", "gpu_time", case(), "no baseline; --vramfit-update-missing records one"),
     (
@@ -560,17 +622,20 @@ def test_sentence_of_a_required_check_without_a_ratio(
 
 def test_every_finding_that_names_the_reference_has_both_its_sentences_here() -> None:
     """And no sentence about another environment speaks of a baseline."""
-    found = [(one, judged) for _, name, judged, _ in ALL for one in check(judged, name).findings]
+    found = [
+        (one, name, judged) for _, name, judged, _ in ALL for one in check(judged, name).findings
+    ]
 
     there = Entry.of("test_a.py::test_b", "gpu", SPEC, [MEASUREMENT])
 
-    def alone(finding: Finding, judged: Case) -> str:
-        return words.sentence(Check(name="x", status="fail", findings=(finding,)), judged)
+    def alone(finding: Finding, name: str, judged: Case) -> str:
+        return words.sentence(Check(name=name, status="fail", findings=(finding,)), judged)
 
     naming = {
         one.kind
-        for one, judged in found
-        if alone(one, replace(judged, against=there)) != alone(one, replace(judged, against=None))
+        for one, name, judged in found
+        if alone(one, name, replace(judged, against=there))
+        != alone(one, name, replace(judged, against=None))
     }
     assert naming == {"no_gpu_time_before", "other_gpu", "improved", "host_side"}
     for table in (WITH_RATIO + WITHOUT_RATIO, IN_TURN):
@@ -602,6 +667,14 @@ def kinds_in_source() -> set[str]:
 
 def test_every_finding_of_the_verdict_has_its_sentence_here() -> None:
     assert kinds_in_source() == {kind for kinds, *_ in ALL for kind in kinds}
+
+
+def test_what_is_not_quantised_is_said_beside_how_much_that_is() -> None:
+    judged = case(with_evidence(quantised_elements=0, unquantised={"mlp.experts": GIB}))
+    assert words.sentence(check(judged, "trained"), judged) == (
+        "90,000 of 90,000 matrix elements are not in nf4 as asked; 1.0 GiB of the base is not "
+        "quantised: mlp.experts"
+    )
 
 
 def test_several_findings_are_one_sentence() -> None:
@@ -668,6 +741,27 @@ def test_several_findings_are_one_sentence() -> None:
         pytest.param(
             "headroom", tried_again(MEASUREMENT), "15.0 GiB of 13.9 GiB", None, id="second run"
         ),
+        pytest.param(
+            "eval",
+            case(with_phases(eval=9 * GIB), claim(phases=("eval",))),
+            "9.5 GiB of 23.0 GiB",
+            "41 % of the card, 512 MiB of it outside the allocator",
+            id="phase within",
+        ),
+        pytest.param(
+            "merge",
+            case(with_phases(merge=9 * GIB), claim(phases=("merge",), card_bytes=8 * GIB)),
+            "9.5 GiB of 8.0 GiB",
+            "119 % of the card, 1.5 GiB over; no error was raised",
+            id="phase over",
+        ),
+        pytest.param(
+            "save",
+            case(with_phases(save=None), claim(phases=("save",))),
+            "2.0 GiB asked for, 512 MiB free",
+            None,
+            id="phase out of memory",
+        ),
         pytest.param("trained", case(), "8 of 8 steps applied", "", id="trained"),
         pytest.param("steady", case(), "no growth", "", id="steady"),
         pytest.param(
@@ -723,6 +817,9 @@ def test_figure_and_sentence_of_a_check(
     [
         ("no_oom", "no OOM"),
         ("peak_within_vram", "peak within VRAM"),
+        ("eval", "eval"),
+        ("save", "save"),
+        ("merge", "merge"),
         ("resident", "resident"),
         ("headroom", "headroom"),
         ("trained", "trained"),
@@ -738,11 +835,14 @@ def test_name_of_a_check(name: str, text: str) -> None:
     assert words.check_name(name) == text
 
 
+DEVICE = "Card (24.0 GiB, 256 MiB held by others)"
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        (claim(), "Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB)"),
-        (claim(FULL), "Small, full fine-tuning, seq 512, batch 2 on Card (24.0 GiB)"),
+        (claim(), f"Small, QLoRA rank 16, seq 512, batch 2 on {DEVICE}"),
+        (claim(FULL), f"Small, full fine-tuning, seq 512, batch 2 on {DEVICE}"),
         (
             claim(card_bytes=17_094_934_528),
             "Small, QLoRA rank 16, seq 512, batch 2 for a card of 15.9 GiB, on Card",
@@ -751,6 +851,30 @@ def test_name_of_a_check(name: str, text: str) -> None:
 )
 def test_title(asked: Claim, text: str) -> None:
     assert words.title(case(MEASUREMENT, asked)) == text
+
+
+@pytest.mark.parametrize(
+    ("measurement", "says"),
+    [
+        (
+            with_change(2 * GIB, "in the timed steps"),
+            (
+                "others took 2.0 GiB of the GPU in the timed steps, and the case is nearer than "
+                "that to its limit"
+            ),
+        ),
+        (
+            with_change(3 * GIB, "before memory ran out", RAN_OUT),
+            (
+                "out of memory in the backward of step 1, and others took 3.0 GiB of the GPU "
+                "before memory ran out"
+            ),
+        ),
+    ],
+)
+def test_why_a_case_is_contaminated(measurement: Measurement, says: str) -> None:
+    assert measurement.device.held_change is not None
+    assert words.contamination(measurement.device.held_change, measurement) == says
 
 
 UNUSUAL: list[tuple[dict[str, Any], str]] = [
@@ -762,7 +886,21 @@ UNUSUAL: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adamw_8bit"}, "adamw_8bit"),
     ({"max_grad_norm": None}, "max_grad_norm None"),
     ({"max_grad_norm": 0.5}, "max_grad_norm 0.5"),
+    ({"optimizer": "paged_adamw"}, "paged_adamw"),
+    ({"attention": "eager"}, "eager attention"),
+    ({"attention": "flash_attention_2"}, "flash_attention_2 attention"),
+    ({"adapter_dtype": "bf16"}, "adapters in bf16"),
     ({"checkpointing": True}, "checkpointing"),
+    ({"checkpointing": "reentrant"}, "reentrant checkpointing"),
+    ({"modules_to_save": ("embed_tokens", "lm_head")}, "modules_to_save embed_tokens+lm_head"),
+    ({"dora": True}, "DoRA"),
+    ({"rslora": True}, "rsLoRA"),
+    ({"quant": "fp4"}, "fp4"),
+    ({"quant": "int8", "double_quant": None}, "int8"),
+    ({"liger": True}, "liger"),
+    ({"compile": True}, "compiled"),
+    ({"alloc_conf": "a:1,b:2"}, "allocator a:1,b:2"),
+    ({"lengths": "varied"}, "varied lengths"),
     ({"alpha": 16.0}, "alpha 16.0"),
     ({"dropout": 0.0}, "dropout 0.0"),
     ({"targets": "qv"}, "targets qv"),
@@ -792,9 +930,9 @@ def test_full_training_s_default_base_is_in_fp32() -> None:
     )
 
 
-def test_no_field_with_more_than_one_value_built_goes_unsaid() -> None:
-    """Two specs of one model never bear the same words."""
+def test_no_field_goes_unsaid() -> None:
+    """Two specs of one model that need other memory never bear the same words."""
     always = {"model", "method", "rank", "seq", "batch"}
-    one_value = {"config", "attention", "adapter_dtype", "quant"}
+    of_the_model = {"config", "weights", "checkpoint", "revision"}
     said = {field for changes, _ in UNUSUAL for field in changes}
-    assert always | one_value | said == {field.name for field in fields(TrainSpec)}
+    assert always | of_the_model | said == {field.name for field in fields(TrainSpec)}

@@ -1,0 +1,76 @@
+"""Systems whose driver may serve from host memory what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from samples import GIB, MEASUREMENT, case, claim, with_memory
+
+from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.reporting import words
+from pytest_vramfit.verdict import Case, Check, judge
+
+WDDM = {"driver model": "WDDM", "os": "Windows 11"}
+WSL = {"os": "Linux 5.15.167.4-microsoft-standard-WSL2"}
+
+
+def on(environment: dict[str, str], measurement: Measurement = MEASUREMENT) -> Measurement:
+    return replace(measurement, environment={**measurement.environment, **environment})
+
+
+def check(judged: Case, name: str) -> Check:
+    return next(one for one in judged.checks if one.name == name)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        (
+            WDDM,
+            (
+                "may be off the card: under WDDM the driver serves from host memory what does not "
+                "fit; set NVIDIA's 'CUDA - Sysmem Fallback Policy' to 'Prefer No Sysmem Fallback'"
+            ),
+        ),
+        (
+            WSL,
+            (
+                "may be off the card: under WSL2 the driver serves from host memory what does not "
+                "fit, and ignores NVIDIA's 'Prefer No Sysmem Fallback'"
+            ),
+        ),
+    ],
+)
+def test_memory_that_fits_is_unchecked_where_it_may_be_off_the_card(environment, says) -> None:
+    judged = case(on(environment), claim(headroom=Headroom.parse("1%")))
+    for name in ("peak_within_vram", "headroom"):
+        found = check(judged, name)
+        assert found.status == "unchecked"
+        assert found.value is not None
+        assert words.sentence(found, judged).endswith(says)
+    assert check(judged, "trained").status == "pass"
+    assert judged.outcome == "fits"
+
+
+@pytest.mark.parametrize(
+    "environment", [{"driver model": "TCC", "os": "Windows 11"}, {"os": "Linux 6.8.0-45-generic"}]
+)
+def test_memory_is_judged_where_too_much_is_an_error(environment) -> None:
+    assert check(case(on(environment)), "peak_within_vram").status == "pass"
+
+
+def test_more_than_the_card_fails_anywhere() -> None:
+    judged = case(on(WDDM, with_memory(backward_peak_bytes=100 * GIB)))
+    assert judged.outcome == "over_vram"
+
+
+def test_cpu_in_wsl_is_judged() -> None:
+    judged = judge("test_a.py::test_b", "cpu", claim(), on(WSL))
+    assert check(judged, "peak_within_vram").status == "pass"
+
+
+def test_it_fails_where_it_is_required() -> None:
+    judged = case(on(WDDM), claim(require=frozenset({"peak_within_vram"})))
+    assert check(judged, "peak_within_vram").status == "fail"

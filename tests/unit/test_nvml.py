@@ -1,0 +1,156 @@
+"""GPUs and MIG slices by CUDA's UUID, with an NVML that has what it is told."""
+
+# ruff: noqa: N802, N815 (NVML's names)
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vramfit.measuring.nvml import Card, Gpu, NvmlUnavailableError
+
+GPU_UUID, MIG_UUID = "01234567", "89abcdef"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NotFoundError(NVMLError):
+    pass
+
+
+class NotSupportedError(NVMLError):
+    pass
+
+
+class InvalidArgumentError(NVMLError):
+    pass
+
+
+class Nvml:
+    """One GPU of 100 bytes and one slice of it of 40, of which processes use 30 and 10."""
+
+    NVMLError = NVMLError
+    NVMLError_NotFound = NotFoundError
+    NVMLError_NotSupported = NotSupportedError
+    NVMLError_InvalidArgument = InvalidArgumentError
+    NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = NVML_SUCCESS = 0
+    nvmlMemory_v2 = 2
+
+    def __init__(self, *processes: SimpleNamespace) -> None:
+        self._processes = list(processes)
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        known = {f"GPU-{GPU_UUID}": "gpu", f"MIG-{MIG_UUID}": "slice"}
+        if uuid not in known:
+            raise NotFoundError("Not Found")
+        return known[uuid]
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> str:
+        if handle != "slice":
+            raise InvalidArgumentError
+        return "gpu"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
+        if handle == "gpu":
+            assert version is not None
+            return SimpleNamespace(total=100, reserved=5, used=30)
+        if version is not None:
+            raise NotSupportedError
+        return SimpleNamespace(total=40, used=10)
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return handle
+
+    nvmlDeviceGetName = nvmlDeviceGetUUID
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        return self._only_gpu(handle, 1_000)
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return self._only_gpu(handle, 200)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:
+        return self._only_gpu(handle, 700_000)
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        return self._only_gpu(handle, 1_980)
+
+    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
+        return self._only_gpu(handle, 40)
+
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
+        return []
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        return self._processes
+
+    @staticmethod
+    def _only_gpu(handle: str, value: int) -> int:
+        if handle != "gpu":
+            raise NotSupportedError
+        return value
+
+
+def gpu(uuid: str, monkeypatch: pytest.MonkeyPatch, *processes: SimpleNamespace) -> Gpu:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(*processes))  # type: ignore[arg-type]
+    return Gpu(uuid)
+
+
+def test_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu(GPU_UUID, monkeypatch).card() == Card(
+        uuid="gpu", name="gpu", driver="580.1", total_bytes=100, reserved_bytes=5, used_bytes=30
+    )
+
+
+def test_memory_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does not tell the driver's reserve, that is in what is used."""
+    assert gpu(MIG_UUID, monkeypatch).card() == Card(
+        uuid="slice", name="slice", driver="580.1", total_bytes=40, reserved_bytes=0, used_bytes=10
+    )
+
+
+def test_a_slice_has_the_clocks_of_its_gpu_but_not_its_energy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may work on the rest of it: its power limit is a bound, its counter would be none."""
+    whole, part = gpu(GPU_UUID, monkeypatch), gpu(MIG_UUID, monkeypatch)
+    assert whole.counters().energy_mj == 1_000
+    seen = part.counters()
+    assert (seen.energy_mj, seen.power_mw) == (None, None)
+    assert (seen.sm_clock_mhz, seen.temperature_c) == (1_980, 40)
+    assert part.power_limit_mw() == whole.power_limit_mw() == 700_000
+
+
+def test_gpu_that_nvml_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NvmlUnavailableError, match="NVML: Not Found"):
+        gpu("another", monkeypatch)
+
+
+def process(pid: int, used_bytes: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used_bytes)
+
+
+@pytest.mark.parametrize(
+    ("processes", "own_bytes"),
+    [
+        ([process(1, 7), process(os.getpid(), 20)], 20),
+        ([process(os.getpid(), None)], None),  # WDDM
+        ([process(1, 7)], None),  # another namespace of processes
+        ([], None),
+    ],
+)
+def test_own_memory_where_processes_are_told_apart(
+    processes: list[SimpleNamespace], own_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpu(GPU_UUID, monkeypatch, *processes).own_bytes() == own_bytes
