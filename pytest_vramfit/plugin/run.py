@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 _claim: pytest.StashKey[Claim] = pytest.StashKey()
-_case: pytest.StashKey[Case] = pytest.StashKey()
+_case: pytest.StashKey[Case | None] = pytest.StashKey()
+"""The judged case, from set-up until the test is torn down."""
 
 
 class Run:
@@ -34,8 +35,8 @@ class Run:
         self._setup_plan: bool = config.getoption("setupplan", default=False)
         self._ran = False
         """Whether any test was run: a run that only collects leaves an earlier results file."""
-        self._rows_of: dict[str, list[Row]] = {}
-        """The rows of each test by its nodeid."""
+        self._rows_of: dict[str, list[str]] = {}
+        """The rows of each test by its nodeid, as JSON: a run may have thousands of them."""
         self._tests: dict[str, str] = {}
         """How each test went, over all its phases: passed, failed or skipped."""
         self._collected: list[str] = []
@@ -155,6 +156,8 @@ class Run:
         if rows:
             # as text: xdist refuses subclasses of str and int, and a model's config may hold some
             vars(report)["vramfit_rows"] = json.dumps(rows)
+        if call.when == "teardown":
+            item.stash[_case] = None
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -171,8 +174,10 @@ class Run:
             self._tests.pop(report.nodeid, None)
         if report.failed or report.nodeid not in self._tests or report.when == "call":
             self._note(report)
-        if text := getattr(report, "vramfit_rows", None):
-            self._rows_of.setdefault(report.nodeid, []).extend(json.loads(text))
+        if hasattr(self._config, "workerinput"):
+            return  # xdist has still to send it
+        if text := vars(report).pop("vramfit_rows", None):
+            self._rows_of.setdefault(report.nodeid, []).append(text)
 
     def _note(self, report: pytest.TestReport) -> None:
         """Keep how the test went: a failure in any phase or subtest is one of the test."""
@@ -240,6 +245,7 @@ class Run:
         if "_cases" in vars(self):
             self._cases.stop()
 
-    @property
+    @functools.cached_property
     def _rows(self) -> list[Row]:
-        return [row for rows in self._rows_of.values() for row in rows]
+        """Every row, once all tests have run."""
+        return [row for texts in self._rows_of.values() for one in texts for row in json.loads(one)]

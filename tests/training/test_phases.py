@@ -95,6 +95,13 @@ def test_evaluation_keeps_its_logits_for_every_sequence(spec_of):
     assert of_logits <= sixteen.peak_bytes - eight.peak_bytes <= 5 * of_logits
 
 
+def test_each_phase_has_a_peak_of_its_own(spec_of):
+    """Saving does not have that of the evaluation before it."""
+    schedule = replace(SCHEDULE, phases=("eval", "save"), eval_batch=32)
+    result = measured(spec_of(method="lora", seq=64), schedule)
+    assert result.phases["save"].peak_bytes < 0.5 * result.phases["eval"].peak_bytes
+
+
 def test_evaluation_needs_less_than_training_with_the_same_batch(spec_of):
     spec = spec_of(method="lora", seq=128, batch=8)
     result = measured(spec, replace(SCHEDULE, phases=("eval",), eval_batch=8))

@@ -114,6 +114,26 @@ FINDINGS = [
         tried_again(RAN_OUT),
         "out of memory in a second run, which had 1.6 GiB less to have",
     ),
+    (
+        "may_be_off_card",
+        "peak_within_vram",
+        case(replace(MEASUREMENT, environment={"driver model": "WDDM"})),
+        (
+            "46 % of the card, 512 MiB of it outside the allocator; may be off the card: under "
+            "WDDM the driver serves from host memory what does not fit; set NVIDIA's 'CUDA - "
+            "Sysmem Fallback Policy' to 'Prefer No Sysmem Fallback'"
+        ),
+    ),
+    (
+        "may_be_off_card_in_wsl",
+        "peak_within_vram",
+        case(replace(MEASUREMENT, environment={"os": "Linux 5.15-microsoft-standard-WSL2"})),
+        (
+            "46 % of the card, 512 MiB of it outside the allocator; may be off the card: under "
+            "WSL2 the driver serves from host memory what does not fit, and ignores NVIDIA's "
+            "'Prefer No Sysmem Fallback'"
+        ),
+    ),
     ("loss_not_finite", "trained", case(with_evidence(loss=None)), "the loss is not finite"),
     (
         "steps_skipped",
