@@ -16,6 +16,7 @@ from pytest_vramfit.marker.values import shown
 
 _ABOUT_THE_FILE = frozenset(
     {
+        "_commit_hash",
         "_name_or_path",
         "architectures",
         "auto_map",
@@ -67,7 +68,7 @@ def resolve(model: object, *, rootdir: Path) -> tuple[str, dict[str, Any]]:
     config values here: the worker reads them. Raises ValueError in words that follow "model=... ".
     """
     if isinstance(model, Mapping):
-        config = _config_values(model)
+        config = config_values(model)
         return f"custom {config['model_type']}", config
     if not isinstance(model, str | os.PathLike) or not str(model).strip():
         raise ValueError(
@@ -112,7 +113,7 @@ def _read_folder(folder: Path) -> dict[str, Any]:
         raise ValueError(f"has a config.json that cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"has a config.json that is not an object but a {type(values).__name__}")
-    return _config_values(values)
+    return config_values(values)
 
 
 def _text(file: Path) -> str:
@@ -123,7 +124,11 @@ def _text(file: Path) -> str:
     return read.decode()
 
 
-def _config_values(values: Mapping[Any, Any]) -> dict[str, Any]:
+def config_values(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """What a config.json says about the model itself, checked for shapes that no model has.
+
+    Raises ValueError in words that follow "model=... ".
+    """
     config = {key: value for key, value in values.items() if key not in _ABOUT_THE_FILE}
     if config.get("quantization_config") is not None:
         raise ValueError(

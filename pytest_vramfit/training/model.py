@@ -27,19 +27,12 @@ from transformers import (
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from pytest_vramfit import catalog
+from pytest_vramfit.marker.architecture import config_values
 from pytest_vramfit.spec import TrainSpec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SEED = 0
 _LONGEST_ERROR = 300
-_NOT_THE_MODEL = {
-    "_name_or_path",
-    "_commit_hash",
-    "architectures",
-    "auto_map",
-    "dtype",
-    "torch_dtype",
-}
 
 
 class UnbuildableError(ValueError):
@@ -113,14 +106,10 @@ def _config_of_checkpoint(spec: TrainSpec) -> dict[str, Any]:
             + (f", whose nearest is {near!r}," if near else "")
             + f" and its config could not be read from the hub or its cache: {_one_line(error)}"
         ) from error
-    if values.get("quantization_config") is not None:
-        raise UnbuildableError(
-            "model: it has a 'quantization_config': checkpoints that are quantised already are "
-            "not built yet"
-        )
-    if not isinstance(values.get("model_type"), str):
-        raise UnbuildableError("model: its config has no 'model_type', such as 'llama'")
-    return {key: value for key, value in values.items() if key not in _NOT_THE_MODEL}
+    try:
+        return config_values(values)
+    except ValueError as error:
+        raise UnbuildableError(f"model={spec.checkpoint!r} {error}") from None
 
 
 def _check_packages(spec: TrainSpec) -> None:

@@ -279,11 +279,18 @@ def test_config_and_weights_that_the_worker_reads_train(spec_of, written):
         (
             {"quantization_config": {"load_in_4bit": True}},
             (
-                "model: it has a 'quantization_config': checkpoints that are quantised already are "
-                "not built yet"
+                "model={!r} has a 'quantization_config': checkpoints that are quantised already "
+                "are not built yet"
             ),
         ),
-        ({"model_type": None}, "model: its config has no 'model_type', such as 'llama'"),
+        ({"model_type": None}, "model={!r} has no 'model_type', such as 'llama'"),
+        (
+            {"num_hidden_layers": 10**12},
+            (
+                "model={!r} has 'num_hidden_layers' = 1000000000000, which must be an integer from "
+                "1 to 1,000"
+            ),
+        ),
         ({"model_type": "t5"}, "model_type 't5' is no causal language model to transformers"),
         (
             {"num_key_value_heads": 3},
@@ -294,7 +301,7 @@ def test_config_and_weights_that_the_worker_reads_train(spec_of, written):
 def test_a_config_that_the_worker_refuses(change, says, spec_of, checkpoint):
     values = {**json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), **change}
     (checkpoint / "config.json").write_text(json.dumps(values), encoding="utf-8")
-    assert refusal(unknown(spec_of, checkpoint), model.outline) == says
+    assert refusal(unknown(spec_of, checkpoint), model.outline) == says.format(str(checkpoint))
 
 
 def test_a_hub_id_that_cannot_be_read_gets_the_nearest_name(spec_of, monkeypatch):

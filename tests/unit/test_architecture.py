@@ -136,10 +136,8 @@ def test_unknown_name_gets_the_whole_catalogue(tmp_path: Path) -> None:
     )
 
 
-def test_unknown_hub_id(tmp_path: Path) -> None:
-    assert refusal("someone/Qwen2.5-7B", tmp_path) == (
-        f"{NOWHERE}, and models from the hub are not built yet; the nearest is 'Qwen2.5-7B'"
-    )
+def test_config_of_an_unknown_hub_id_is_left_to_the_worker(tmp_path: Path) -> None:
+    assert resolve("someone/Qwen2.5-7B", rootdir=tmp_path) == ("someone/Qwen2.5-7B", {})
 
 
 @pytest.mark.parametrize("written", ["./nope", "../nope", "/nope", "~/nope"])
