@@ -212,10 +212,9 @@ class _Process:
             waiting_for, deadline = "opening the device", time.monotonic() + seconds
             while isinstance(message := self._next(deadline), Ready | Progress):
                 if isinstance(message, Progress):
-                    has_it = not message.holder  # else the case's time does not run yet
                     if waiting_for != _THE_CASE:
-                        waiting_for = _THE_CASE if has_it else waiting_for
-                        seconds = request.schedule.timeout_s if has_it else seconds
+                        if not message.holder:  # else the case's time does not run yet
+                            waiting_for, seconds = _THE_CASE, request.schedule.timeout_s
                         deadline = time.monotonic() + seconds
                     on_progress(message)
         except TimeoutError:
