@@ -3,12 +3,11 @@
 from pytest_vramfit.verdict.case import Card, Case, Check, Finding
 from pytest_vramfit.verdict.checks import (
     Reference,
-    capacity_to_try,
-    contamination,
     in_doubt,
     judge,
     to_confirm,
 )
+from pytest_vramfit.verdict.memory import capacity_to_try, contamination
 from pytest_vramfit.verdict.regression import LOADED_SHARE, regressions
 
 __all__ = [

@@ -58,6 +58,17 @@ class Check:
     findings: tuple[Finding, ...] = ()
 
 
+def unchecked(name: str, reason: Finding) -> Check:
+    """A check that was not made, and why."""
+    return Check(name=name, status="unchecked", findings=(reason,))
+
+
+def limited(name: str, value: int, limit: int, unit: Literal["bytes", "ns", "count"]) -> Check:
+    """A check that passes at or below its limit."""
+    status: Status = "pass" if value <= limit else "fail"
+    return Check(name=name, status=status, value=value, limit=limit, unit=unit)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
     """The memory that is judged by."""
