@@ -215,6 +215,11 @@ class Measurement:
     settings, ... Names are words, values are texts; what is not known has no entry."""
 
     @property
+    def first_oom(self) -> OutOfMemory | None:
+        """Of the training steps, or of what followed them."""
+        return self.oom or next((one.oom for one in self.phases.values() if one.oom), None)
+
+    @property
     def median_step_ns(self) -> int | None:
         """The middle of the timed steps; None where there is none."""
         return median(self.step_ns) if self.step_ns else None

@@ -18,13 +18,12 @@ from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Phase = Literal["eval", "save", "merge"]
+PHASES: tuple[Phase, ...] = ("eval", "save", "merge")
 """What may follow the training steps, in this order."""
 CHECKS = (
     "no_oom",
     "peak_within_vram",
-    "eval",
-    "save",
-    "merge",
+    *PHASES,
     "resident",
     "headroom",
     "trained",
@@ -97,6 +96,11 @@ class TrainSpec:
     def tokens(self) -> int:
         """Tokens that one optimizer step trains on, where every batch is full-length."""
         return self.seq * self.batch * self.accumulation
+
+    @property
+    def paged(self) -> bool:
+        """Whether the optimizer's states are in managed memory."""
+        return self.optimizer.startswith("paged")
 
     @property
     def scaler(self) -> bool:

@@ -12,7 +12,7 @@ from pytest_vramfit.marker import values
 from pytest_vramfit.marker.elsewhere import ELSEWHERE
 from pytest_vramfit.marker.values import Read
 from pytest_vramfit.quantity import Headroom, parse_duration, parse_size
-from pytest_vramfit.spec import CHECKS
+from pytest_vramfit.spec import CHECKS, PHASES
 
 
 class MarkerError(ValueError):
@@ -88,7 +88,7 @@ def _revision(value: object) -> str:
 def _phases(value: object) -> tuple[str, ...]:
     """What follows the training steps, in the order it is measured; ``train`` is always there."""
     read = values.names(f"a list of {values.either(_PHASES)}", *_PHASES)(value)
-    return tuple(phase for phase in _PHASES[1:] if phase in read)
+    return tuple(phase for phase in PHASES if phase in read)
 
 
 def _dtype_or(*more: object) -> Read:
@@ -108,7 +108,7 @@ def card_bytes(value: object) -> int:
 
 _WEEK = 7 * 24 * 3600
 """In seconds. Waiting for a thread takes no more than some centuries (threading.TIMEOUT_MAX)."""
-_PHASES = ("train", "eval", "save", "merge")
+_PHASES = ("train", *PHASES)
 _SETTING = r"[a-z0-9_]+:(?:\[[!-Z^-~]*\]|[!-+\--Z^-~]+)"
 """Of the allocator: a name and a value, or a list of them, in printable ASCII."""
 _FALSE_TRUE = values.choice(False, True)

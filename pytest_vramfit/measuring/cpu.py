@@ -30,7 +30,7 @@ _SAMPLE_WEIGHTS = 2**22
 _QUANTISED_BYTES = {"nf4": 0.52, "fp4": 0.52, "int8": 1.0}
 """A parameter, at the least."""
 _GPU_ONLY: dict[Callable[[TrainSpec], bool], str] = {
-    lambda spec: spec.optimizer.startswith("paged"): "paged optimizer states need a GPU",
+    lambda spec: spec.paged: "paged optimizer states need a GPU",
     lambda spec: spec.liger: "Liger's kernels need a GPU",
     lambda spec: spec.compile: "compiled code hides its memory from the CPU's recorder",
     lambda spec: spec.attention == "flash_attention_2": "flash attention needs a GPU",

@@ -84,7 +84,7 @@ class CudaBench:
 
     def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """The device itself says what it cannot do."""
-        self._others.managed = spec.optimizer.startswith("paged")
+        self._others.managed = spec.paged
 
     def settle(self) -> None:
         """Return the allocator's cache to the device."""

@@ -190,8 +190,7 @@ def _leaves_traces(request: Request, measurement: Measurement) -> bool:
     """Whether a process that measured this is no longer as new: after an out-of-memory error
     libraries may hold on to parts of the step, compiled and patched code stays.
     """
-    ran_out = measurement.oom or any(one.oom for one in measurement.phases.values())
-    return bool(ran_out) or request.spec.compile or request.spec.liger
+    return bool(measurement.first_oom) or request.spec.compile or request.spec.liger
 
 
 def _number_among_workers() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_vramfit.measurement import HeldChange, Measurement, OutOfMemory
 from pytest_vramfit.reporting import figures
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.spec import PHASES, TrainSpec
 from pytest_vramfit.verdict import Case, Check, Finding
 
 _METHODS = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
@@ -131,7 +131,7 @@ def held(held_bytes: int) -> str:
 
 def contamination(change: HeldChange, measurement: Measurement) -> str:
     """Why a case could not be judged while others used its GPU."""
-    oom = measurement.oom or next((one.oom for one in measurement.phases.values() if one.oom), None)
+    oom = measurement.first_oom
     if oom is not None:
         return f"out of memory {_where(oom)}, and {_others(change)}"
     return f"{_others(change)}, and the case is nearer than that to its limit"
@@ -153,7 +153,7 @@ def figure(check: Check) -> str:
     value, limit = check.value, check.limit
     if value is None or limit is None:
         return ""
-    if any(one.kind == "out_of_memory" for one in check.findings):
+    if check.ran_out:
         return f"{figures.size(value)} asked for, {figures.size(limit)} free"
     if check.name == "steady":
         return f"{figures.size(value)} more" if value > 0 else "no growth"
@@ -180,7 +180,7 @@ def sentence(check: Check, case: Case) -> str:
         return "; ".join(found)
     if value is None or limit is None:
         return ""
-    if check.name in {"peak_within_vram", "eval", "save", "merge"}:
+    if check.name in {"peak_within_vram", *PHASES}:
         return _peak(value, limit, case)
     if check.name == "headroom":
         wanted = case.claim.limits.headroom.of(case.card.usable_bytes)

@@ -190,7 +190,7 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
     """Give every parameter and buffer of an outline its bytes on ``device``, in place.
 
     Values come from the model's own initialisation under a fixed seed; buffers that are computed
-    (rotary frequencies) come out right with it. quantised linears are quantised one by one.
+    (rotary frequencies) come out right with it. Quantised linears are quantised one by one.
     """
     dtype = DTYPES[spec.dtype]
     torch.manual_seed(SEED)

@@ -188,7 +188,7 @@ def make_optimizer(parameters: list[nn.Parameter], spec: TrainSpec) -> torch.opt
             lr=LEARNING_RATE,
             weight_decay=0.0,
             optim_bits=8 if "8bit" in spec.optimizer else 32,
-            is_paged=spec.optimizer.startswith("paged"),
+            is_paged=spec.paged,
         )
         return theirs
     fused = True if spec.optimizer == "adamw_fused" else None

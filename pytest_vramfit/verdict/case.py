@@ -57,6 +57,11 @@ class Check:
     """That the ratio lies in, with the spread between processes."""
     findings: tuple[Finding, ...] = ()
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether memory ran out in what it is about."""
+        return any(finding.kind == "out_of_memory" for finding in self.findings)
+
 
 def unchecked(name: str, reason: Finding) -> Check:
     """A check that was not made, and why."""
@@ -105,8 +110,7 @@ class Case:
         first = next((failed[name] for name in CHECKS if name in failed), None)
         if first is None:
             return "fits"
-        ran_out = any(finding.kind == "out_of_memory" for finding in first.findings)
-        return "oom" if ran_out else _FAILS_AS[first.name]
+        return "oom" if first.ran_out else _FAILS_AS[first.name]
 
     @property
     def phase_peaks(self) -> dict[str, int]:

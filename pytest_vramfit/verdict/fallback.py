@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.spec import PHASES
 from pytest_vramfit.verdict.case import Check, Finding
 
-_OF_MEMORY = ("peak_within_vram", "headroom", "eval", "save", "merge")
+_OF_MEMORY = ("peak_within_vram", "headroom", *PHASES)
 _DRIVER_MODELS = ("WDDM", "MCDM")
 """Under both Windows manages the GPU's memory."""
 

@@ -62,7 +62,7 @@ def contamination(
 
 
 def _could_be_decided_by(change: HeldChange, check: Check) -> bool:
-    if any(finding.kind == "out_of_memory" for finding in check.findings):
+    if check.ran_out:
         return change.bytes > 0
     if check.value is None or check.limit is None:
         return False
