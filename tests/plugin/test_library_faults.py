@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from faulty_library import PSUTIL
@@ -102,7 +103,7 @@ def test_fault_is_an_error_that_says_what_it_was(
 ) -> None:
     assert ran.word(f"test_{fault}") == "ERROR"
     _, _, text = ran.output.partition(f" ERROR at setup of test_{fault} ")
-    _, sentence, *output = text.partition("\n_____")[0].splitlines()
+    _, sentence, *output = re.split("\n(?:_____|=====)", text)[0].splitlines()
     assert sentence.endswith(says)
     assert printed in "\n".join(output)
     assert len("".join(output)) < 5000
