@@ -8,8 +8,6 @@ from typing import Literal
 
 from pytest_vramfit.baseline import Entry, Store
 from pytest_vramfit.measurement import Engine, Measurement
-from pytest_vramfit.measuring.client import OnProgress, Worker
-from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict import (
@@ -25,6 +23,8 @@ from pytest_vramfit.verdict import (
     regressions,
     to_confirm,
 )
+from pytest_vramfit.worker.client import OnProgress, Worker
+from pytest_vramfit.worker.protocol import Measured, NotMeasured, Request
 
 _MOST_AGAIN = 2
 """How often a case is measured again because a time is in doubt."""

@@ -1,5 +1,4 @@
-"""Measuring one case: the worker process that runs it, and the client that pytest talks through.
+"""Measuring one case on a device: `case` takes it through its steps on a `bench`, `cuda` or `cpu`.
 
-`client` and `nvml` run in pytest's process and import no torch; `worker`, `case`, `cuda` and
-`cpu` run in the worker. Between them, `protocol`.
+Imports torch and runs in the worker, but for `nvml` and `host`, which pytest's process asks too.
 """

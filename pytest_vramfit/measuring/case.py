@@ -21,9 +21,9 @@ from pytest_vramfit.measurement import (
     median,
 )
 from pytest_vramfit.measuring.bench import Bench, UnsupportedError
-from pytest_vramfit.measuring.protocol import Request
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import CeilingReachedError
+from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training import adapters, model, phases
 from pytest_vramfit.training.proof import Proof
 from pytest_vramfit.training.step import FULL_LENGTH, VARIED_LENGTHS, Peaks, Step
@@ -45,12 +45,12 @@ class Report(Protocol):
 class CaseRun:
     """The state of one case while it runs. :meth:`measure` is all there is to call."""
 
-    def __init__(self, request: Request, bench: Bench, report: Report) -> None:
-        self._spec = request.spec
-        self._schedule = request.schedule
+    def __init__(self, spec: TrainSpec, schedule: Schedule, bench: Bench, report: Report) -> None:
+        self._spec = spec
+        self._schedule = schedule
         self._bench = bench
         self._report = report
-        self._profiled_steps = min(MOST_PROFILED_STEPS, request.schedule.steps)
+        self._profiled_steps = min(MOST_PROFILED_STEPS, schedule.steps)
         self._stages_ns: dict[str, int] = {}
         self._step_number = 0
         self._step_begin_ns = 0

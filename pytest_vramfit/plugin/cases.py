@@ -16,10 +16,10 @@ from pytest_vramfit.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pytest_vramfit.gate import Gate
-    from pytest_vramfit.measuring.client import OnProgress
     from pytest_vramfit.reporting.results import Row
     from pytest_vramfit.spec import Claim
     from pytest_vramfit.verdict import Case, Check
+    from pytest_vramfit.worker.client import OnProgress
 
 
 _rows = pytest.StashKey["list[Row]"]()
@@ -44,7 +44,7 @@ class Cases:
         """Start importing, if that has not begun. There must be an engine."""
         if self._gate is None:
             from pytest_vramfit.gate import Gate
-            from pytest_vramfit.measuring.client import Worker
+            from pytest_vramfit.worker.client import Worker
 
             settings = self._settings
             engine, other = settings.engine, settings.against
@@ -92,8 +92,8 @@ class Cases:
 
     def measure(self, item: pytest.Item, claim: Claim, *, judged: bool) -> Case:
         """Measure a claim; keep its row. Skips, or raises CouldNotMeasureError."""
-        from pytest_vramfit.measuring.protocol import NotMeasured
         from pytest_vramfit.reporting import failure, junit, results
+        from pytest_vramfit.worker.protocol import NotMeasured
 
         gate = self.start()
         measure = gate.measure if judged else gate.measure_alone
@@ -132,7 +132,7 @@ class Cases:
     @contextlib.contextmanager
     def _progress(self) -> Iterator[OnProgress]:
         """What is shown while a case is measured, gone afterwards."""
-        from pytest_vramfit.measuring.protocol import Progress
+        from pytest_vramfit.worker.protocol import Progress
 
         line = ProgressLine(self._config, self._cases_after())
         line.show(Progress(stage="worker start", done=0, of=1))

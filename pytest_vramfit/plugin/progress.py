@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_vramfit.measuring.protocol import Progress
+    from pytest_vramfit.worker.protocol import Progress
 
 _WORTH_SAYING_NS = 500_000_000
 

@@ -13,9 +13,9 @@ from pytest_vramfit.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pytest_vramfit.gate import Gate, Recording
-    from pytest_vramfit.measuring.client import OnProgress
     from pytest_vramfit.plugin.options import Settings
     from pytest_vramfit.reporting.results import Row
+    from pytest_vramfit.worker.client import OnProgress
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import figures, words
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict import Case, Check
+from pytest_vramfit.worker.protocol import NotMeasured
 
 _MARKS = {"pass": "pass", "fail": "FAIL"}
 _NAME_WIDTH = 18

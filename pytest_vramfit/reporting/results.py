@@ -11,10 +11,10 @@ from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.measurement import Engine
-from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict import Case
+from pytest_vramfit.worker.protocol import NotMeasured
 
 SCHEMA = "pytest-vramfit/results/1"
 

@@ -10,8 +10,8 @@ import pytest
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.measuring import nvml
-from pytest_vramfit.measuring.client import Worker
-from pytest_vramfit.measuring.protocol import Measured, Request
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.protocol import Measured, Request
 
 HERE = Path(__file__).parent
 

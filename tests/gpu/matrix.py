@@ -15,8 +15,8 @@ from typing import Any
 
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measurement import Measurement
-from pytest_vramfit.measuring.client import Worker
-from pytest_vramfit.measuring.protocol import Measured, Request
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.protocol import Measured, Request
 
 FILE = Path(__file__).parents[1] / "data" / "h200_matrix.json"
 SCHEDULE = {"warmup": 2, "steps": 2}

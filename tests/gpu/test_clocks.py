@@ -20,10 +20,10 @@ import pytest
 from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measurement import Conditions, Measurement, median
-from pytest_vramfit.measuring.client import Worker
-from pytest_vramfit.measuring.protocol import Measured, Request
 from pytest_vramfit.spec import Limits
 from pytest_vramfit.verdict import Check, regressions
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.protocol import Measured, Request
 
 HERE = Path(__file__).parent
 PROCESSES = 12

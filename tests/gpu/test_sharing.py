@@ -18,11 +18,11 @@ import pytest
 from pytest_vramfit.gate import Gate
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measuring import driver
-from pytest_vramfit.measuring.client import Worker
-from pytest_vramfit.measuring.lease import Lease, Party
 from pytest_vramfit.measuring.nvml import Gpu
-from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Progress, Request
 from pytest_vramfit.verdict import Case
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.lease import Lease, Party
+from pytest_vramfit.worker.protocol import Measured, NotMeasured, Progress, Request
 
 MIB, GIB = 2**20, 2**30
 SUITE = """

@@ -11,7 +11,7 @@ OTHERS_TAKE_IT_ALL = """
 from dataclasses import replace
 
 from pytest_vramfit.measurement import HeldChange
-from pytest_vramfit.measuring.client import Worker
+from pytest_vramfit.worker.client import Worker
 
 measure = Worker.measure
 

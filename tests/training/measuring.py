@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pytest_vramfit.measuring.case import CaseRun
 from pytest_vramfit.measuring.cpu import CpuBench
-from pytest_vramfit.measuring.protocol import Request
 from pytest_vramfit.spec import Claim, Limits, Schedule
 from pytest_vramfit.verdict import judge
 
@@ -18,7 +17,7 @@ def measured(spec, schedule=SCHEDULE, bench=None):
     bench = bench or CpuBench()
     bench.begin(None)
     try:
-        result = CaseRun(Request(spec=spec, schedule=schedule), bench, lambda *_: None).measure()
+        result = CaseRun(spec, schedule, bench, lambda *_: None).measure()
     finally:
         clean = bench.end()
     assert clean

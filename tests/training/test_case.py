@@ -13,7 +13,6 @@ from pytest_vramfit.measuring import cpu
 from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.measuring.case import CaseRun
 from pytest_vramfit.measuring.cpu import CpuBench
-from pytest_vramfit.measuring.protocol import Request
 from pytest_vramfit.spec import Schedule
 from pytest_vramfit.training import model
 
@@ -163,9 +162,7 @@ def test_stages_and_samples(bench, spec_of):
 def test_progress_goes_through_every_stage(bench, spec_of):
     told = []
     bench.begin(None)
-    run = CaseRun(
-        Request(spec=spec_of(), schedule=SCHEDULE), bench, lambda *told_now: told.append(told_now)
-    )
+    run = CaseRun(spec_of(), SCHEDULE, bench, lambda *told_now: told.append(told_now))
     run.measure()
     bench.end()
     assert [stage for stage, *_ in told] == [

@@ -12,12 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vramfit.measuring import cuda, worker
+from pytest_vramfit.measuring import cuda
 from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.measuring.driver import Visible
-from pytest_vramfit.measuring.lease import Lease, Party
-from pytest_vramfit.measuring.protocol import Measured, Message, NotMeasured, Progress, Request
 from pytest_vramfit.spec import Schedule, TrainSpec
+from pytest_vramfit.worker import server
+from pytest_vramfit.worker.lease import Lease, Party
+from pytest_vramfit.worker.protocol import Measured, Message, NotMeasured, Progress, Request
 
 GPU = Visible(index=0, uuid="01234567", name="CPU")
 KIN = Party(family=os.getppid(), name="the other worker of this pytest")
@@ -56,11 +57,11 @@ def said() -> list[Message]:
 @pytest.fixture
 def it(
     folder: Path, said: list[Message], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[worker._Worker]:
+) -> Iterator[server._Worker]:
     """A worker that takes the CPU for a GPU."""
     monkeypatch.setattr(cuda, "choose", lambda _: GPU)
     monkeypatch.setattr(cuda, "CudaBench", lambda _, after_others: CpuBench())
-    one = worker._Worker("gpu", said.append)
+    one = server._Worker("gpu", said.append)
     yield one
     if one._lease is not None:
         one._lease.give_back()
@@ -71,7 +72,7 @@ def request_(spec_of: Callable[..., TrainSpec]) -> Request:
     return Request(spec=spec_of(), schedule=Schedule(warmup=2, steps=1))
 
 
-def test_keeps_the_gpu_while_nobody_wants_it(it: worker._Worker, request_: Request) -> None:
+def test_keeps_the_gpu_while_nobody_wants_it(it: server._Worker, request_: Request) -> None:
     for _ in range(2):
         reply = it.answer(request_)
         assert isinstance(reply, Measured)
@@ -83,7 +84,7 @@ def test_keeps_the_gpu_while_nobody_wants_it(it: worker._Worker, request_: Reque
 
 
 def test_ends_after_the_case_where_another_pytest_waits(
-    it: worker._Worker, request_: Request, folder: Path
+    it: server._Worker, request_: Request, folder: Path
 ) -> None:
     """Its context must leave the GPU with it, so it has the GPU until then."""
     it.answer(request_)
@@ -99,7 +100,7 @@ def test_ends_after_the_case_where_another_pytest_waits(
 
 
 def test_passes_the_gpu_on_to_the_other_worker_of_its_pytest(
-    it: worker._Worker, request_: Request, folder: Path
+    it: server._Worker, request_: Request, folder: Path
 ) -> None:
     it.answer(request_)
     other = Waiting(folder, KIN)
@@ -114,7 +115,7 @@ def test_passes_the_gpu_on_to_the_other_worker_of_its_pytest(
 
 
 def test_ends_where_another_pytest_has_what_it_passed_on(
-    it: worker._Worker, request_: Request, folder: Path
+    it: server._Worker, request_: Request, folder: Path
 ) -> None:
     it.answer(request_)
     kin = Waiting(folder, KIN)
@@ -128,7 +129,7 @@ def test_ends_where_another_pytest_has_what_it_passed_on(
 
 
 def test_says_whom_it_waits_for_before_the_case_begins(
-    it: worker._Worker, request_: Request, said: list[Message], folder: Path
+    it: server._Worker, request_: Request, said: list[Message], folder: Path
 ) -> None:
     other = Waiting(folder, FOREIGN)
     threading.Timer(0.5, other.end).start()
@@ -139,7 +140,7 @@ def test_says_whom_it_waits_for_before_the_case_begins(
 
 
 def test_a_gpu_that_does_not_get_free_is_a_timeout(
-    it: worker._Worker, request_: Request, folder: Path, monkeypatch: pytest.MonkeyPatch
+    it: server._Worker, request_: Request, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lease.take, "__defaults__", (0.2,))
     other = Waiting(folder, FOREIGN)
@@ -161,14 +162,14 @@ def test_number_among_the_workers_of_xdist(
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     if name is not None:
         monkeypatch.setenv("PYTEST_XDIST_WORKER", name)
-    assert worker._number_among_workers() == number
+    assert server._number_among_workers() == number
 
 
 def test_is_known_by_the_pytest_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     parent = psutil.Process().parent()
     assert parent is not None
-    me = worker._me()
+    me = server._me()
     assert me.family == parent.pid
     assert me.name.startswith(f"process {parent.pid} (")
 
@@ -184,7 +185,7 @@ def test_is_known_by_the_pytest_that_started_it(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_command_as_the_user_knows_it(command: list[str], shown: str) -> None:
-    assert worker._short(command) == shown
+    assert server._short(command) == shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from no_meter import METER
 
 from pytest_vramfit.measuring.case import CaseRun
 from pytest_vramfit.measuring.cpu import CpuBench
-from pytest_vramfit.measuring.protocol import Request
 from pytest_vramfit.spec import Claim, Limits, Schedule
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.proof import Proof, fingerprints
@@ -371,7 +370,7 @@ def test_a_case_with_a_scaler_warms_up_until_steps_are_applied(spec_of):
     bench = CpuBench()
     bench.begin(None)
     try:
-        run = CaseRun(Request(spec=spec, schedule=SCHEDULE), bench, lambda *_: None)
+        run = CaseRun(spec, SCHEDULE, bench, lambda *_: None)
         evidence = run.measure().evidence
     finally:
         bench.end()

@@ -21,10 +21,10 @@ from samples import (
     with_phases,
 )
 
-from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import failure
 from pytest_vramfit.verdict import judge
+from pytest_vramfit.worker.protocol import NotMeasured
 
 SOUND = """\
 fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB held by others)

@@ -25,10 +25,10 @@ from samples import (
 from pytest_vramfit.baseline import Entry, Process, Store
 from pytest_vramfit.gate import Gate, Recording, record
 from pytest_vramfit.measurement import Conditions, Measurement
-from pytest_vramfit.measuring.protocol import Measured, NotMeasured, Request
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Schedule
 from pytest_vramfit.verdict import Case, Check, in_doubt, regressions
+from pytest_vramfit.worker.protocol import Measured, NotMeasured, Request
 
 HALF = claim(headroom=Headroom(share=0.5))
 """Of 23 usable GiB 11.5 may be had, half a GiB of it outside the allocator: 11 for the allocator,

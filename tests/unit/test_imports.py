@@ -26,6 +26,7 @@ ORDER = (
     ("", "catalog", "quantity", "spec", "recorder"),
     ("marker", "measurement", "training"),
     ("measuring",),
+    ("worker",),
     ("baseline",),
     ("verdict",),
     ("gate", "reporting"),
@@ -42,12 +43,12 @@ IN_THE_WORKER = (
     "measuring.cpu",
     "measuring.cuda",
     "measuring.profiler",
-    "measuring.worker",
+    "worker.server",
 )
 
 
 def module_of(file: Path) -> str:
-    """``measuring.client``; "" for the package itself."""
+    """``worker.client``; "" for the package itself."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 

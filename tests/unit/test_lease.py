@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.measuring.lease import Lease, LeaseTimeoutError, Party
+from pytest_vramfit.worker.lease import Lease, LeaseTimeoutError, Party
 
 UUID = "01234567-89ab"
 ME = Party(family=1, name="process 1 (pytest --gpu)")
@@ -26,7 +26,7 @@ THEM = Party(family=2, name="process 2 (pytest --gpu -n 4)")
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from pytest_vramfit.measuring.lease import Lease, Party
+from pytest_vramfit.worker.lease import Lease, Party
 
 _, folder, party, turns = sys.argv
 lease = Lease("01234567-89ab", Party(**json.loads(party)), Path(folder))

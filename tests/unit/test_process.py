@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.measuring import process
+from pytest_vramfit.worker import process
 
 PARENT_OF_ONE = """
 import subprocess, sys

@@ -21,8 +21,9 @@ from samples import (
 )
 
 from pytest_vramfit.measurement import Measurement
-from pytest_vramfit.measuring import protocol
-from pytest_vramfit.measuring.protocol import (
+from pytest_vramfit.spec import Schedule, TrainSpec
+from pytest_vramfit.worker import protocol
+from pytest_vramfit.worker.protocol import (
     Measured,
     Message,
     NotMeasured,
@@ -30,7 +31,6 @@ from pytest_vramfit.measuring.protocol import (
     Ready,
     Request,
 )
-from pytest_vramfit.spec import Schedule, TrainSpec
 
 CPU = with_memory(
     peak_reserved_bytes=None,

@@ -28,10 +28,10 @@ from samples import (
 
 from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions
-from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import results
 from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.worker.protocol import NotMeasured
 
 CRASHED = NotMeasured(outcome="crashed", says="the worker exited with status 1")
 PROMISED = {

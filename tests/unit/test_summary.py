@@ -25,10 +25,10 @@ from samples import (
 
 from pytest_vramfit.baseline import Entry
 from pytest_vramfit.measurement import Conditions, Measurement
-from pytest_vramfit.measuring.protocol import NotMeasured
 from pytest_vramfit.reporting import results, summary
 from pytest_vramfit.spec import Claim, TrainSpec
 from pytest_vramfit.verdict import Case, Reference, judge
+from pytest_vramfit.worker.protocol import NotMeasured
 
 Row = dict[str, Any]
 NO_BASELINE = "no baseline; --vramfit-update-missing records one"

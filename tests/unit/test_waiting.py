@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from samples import SPEC
 
-from pytest_vramfit.measuring import client
-from pytest_vramfit.measuring.client import Worker
-from pytest_vramfit.measuring.protocol import NotMeasured, Progress, Request
 from pytest_vramfit.plugin.progress import ProgressLine
 from pytest_vramfit.spec import Schedule
+from pytest_vramfit.worker import client
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.protocol import NotMeasured, Progress, Request
 
 HOLDER = "process 7 (pytest --gpu)"
 PROGRAM = """
 import sys, time
 sys.path.insert(0, sys.argv[2] + "/..")
-from pytest_vramfit.measuring.protocol import *
+from pytest_vramfit.worker.protocol import *
 
 def say(message):
     print(write(message), end="", flush=True)

@@ -1,6 +1,6 @@
 """The process that holds the device: answers one request at a time until its parent is gone.
 
-Started by :mod:`pytest_vramfit.measuring.client`. Nothing heavy is imported before the protocol
+Started by :mod:`pytest_vramfit.worker.client`. Nothing heavy is imported before the protocol
 has its own descriptors, because libraries print while they are imported.
 """
 
@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from pytest_vramfit.measuring.lease import Lease, LeaseTimeoutError, Party
-from pytest_vramfit.measuring.protocol import (
+from pytest_vramfit.worker.lease import Lease, LeaseTimeoutError, Party
+from pytest_vramfit.worker.protocol import (
     Measured,
     Message,
     NotMeasured,
@@ -96,7 +96,7 @@ class _Worker:
             clean = False
             self._bench.begin(request.capacity_bytes)
             try:
-                measurement = self._case_run(request, self._bench, self._report).measure()
+                measurement = self._measured(request, self._bench)
             finally:
                 begin = time.perf_counter_ns()
                 clean = self._cleaned(self._bench)
@@ -115,6 +115,10 @@ class _Worker:
             measurement=replace(measurement, stages_ns=stages),
             clean=clean and not _leaves_traces(request, measurement) and not self.in_the_way(),
         )
+
+    def _measured(self, request: Request, bench: Bench) -> Measurement:
+        # a name for the run outside would keep its tensors until the bench is looked at
+        return self._case_run(request.spec, request.schedule, bench, self._report).measure()
 
     def _cleaned(self, bench: Bench) -> bool:
         """Whether the device is as it was before the case; what broke on the way is the case's."""
@@ -178,8 +182,7 @@ class _Worker:
         claim = read_claim([{"model": "tiny", "seq": 64, "warmup": 2, "steps": 1}], rootdir=Path())
         self._report("open", 0, 1)
         bench.begin(None)
-        request = Request(spec=claim.spec, schedule=claim.schedule)
-        self._case_run(request, bench, lambda *_: None).measure()
+        self._case_run(claim.spec, claim.schedule, bench, lambda *_: None).measure()
         bench.end()
 
     def _report(self, stage: str, done: int, of: int, left_ns: int | None = None) -> None:

@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_vramfit.measurement import Engine
-from pytest_vramfit.measuring import process
-from pytest_vramfit.measuring.protocol import (
+from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.worker import process
+from pytest_vramfit.worker.protocol import (
     Measured,
     Message,
     NotMeasured,
@@ -25,7 +26,6 @@ from pytest_vramfit.measuring.protocol import (
     Request,
     read,
 )
-from pytest_vramfit.spec import TrainSpec
 
 STARTUP_SECONDS = 300.0
 """For importing the libraries: 13 to 20 s were seen on a GPU machine with a cold disk cache."""
@@ -50,9 +50,9 @@ _, engine, package, nvml = sys.argv
 load("pytest_vramfit", package + "/__init__.py", [package])
 if nvml and find_spec("pynvml") is None:
     load("pynvml", nvml)
-from pytest_vramfit.measuring.process import end_with_parent
+from pytest_vramfit.worker.process import end_with_parent
 end_with_parent()
-from pytest_vramfit.measuring.worker import main
+from pytest_vramfit.worker.server import main
 main(engine)
 """
 """Another environment needs the training libraries only: this package and NVML's one module come
