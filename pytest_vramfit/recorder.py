@@ -1,4 +1,4 @@
-"""Counts the bytes of live tensor storages on one device type, without an allocator's help.
+"""Counts the bytes of live tensor storages on some device types, without an allocator's help.
 
 Used where no allocator keeps statistics (``cpu``). A storage counts once however many tensors
 view it, from the operation that made it until Python's and autograd's last reference is gone.
@@ -33,9 +33,9 @@ class Recorder(TorchDispatchMode):
     counted when an operation first returns it, so enter it before anything is built.
     """
 
-    def __init__(self, device_type: str, *, ceiling_bytes: int | None = None) -> None:
+    def __init__(self, *device_types: str, ceiling_bytes: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device_type = device_type
+        self._device_types = device_types
         self._ceiling_bytes = ceiling_bytes
         self._live: set[int] = set()
         self.live_bytes = 0
@@ -55,11 +55,13 @@ class Recorder(TorchDispatchMode):
         """Run the operation, then count the storages that it returned for the first time."""
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
-            if isinstance(value, torch.Tensor) and value.device.type == self._device_type:
-                self._count(value.untyped_storage())
+            if isinstance(value, torch.Tensor) and value.device.type in self._device_types:
+                self.count(value, func)
         return result
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def count(self, tensor: torch.Tensor, made_by: object) -> None:
+        """Count the tensor's storage from now on, if it is new; ``made_by``: the operation."""
+        storage = tensor.untyped_storage()
         key = storage._cdata
         size_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         if key in self._live or size_bytes == 0:
@@ -68,9 +70,17 @@ class Recorder(TorchDispatchMode):
         weakref.finalize(storage, self._gone, key, size_bytes)
         self.live_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        self.born(key, tensor, made_by)
         if self._ceiling_bytes is not None and self.live_bytes > self._ceiling_bytes:
             raise CeilingReachedError(self.live_bytes, self._ceiling_bytes)
+
+    def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
+        """Called for each new storage; ``key`` is its own while it lives."""
+
+    def gone(self, key: int) -> None:
+        """Called when a storage's last reference is gone."""
 
     def _gone(self, key: int, size_bytes: int) -> None:
         self._live.discard(key)
         self.live_bytes -= size_bytes
+        self.gone(key)

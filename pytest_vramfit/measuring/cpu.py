@@ -87,6 +87,7 @@ class CpuBench:
         steps = schedule.warmup + schedule.steps
         seconds = parameters / _weights_per_second(spec) if parameters > _SAMPLE_WEIGHTS else 0.0
         seconds += operations * steps / _operations_per_second(DTYPES[spec.precision])
+        self._recorder.reset_peak()  # the samples are not the case's
         if seconds > MOST_SECONDS:
             minutes = f"{seconds / 60:.1f}" if seconds < TEN_MINUTES else f"{seconds / 60:,.0f}"
             raise UnsupportedError(

@@ -194,24 +194,29 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
     """
     dtype = DTYPES[spec.dtype]
     torch.manual_seed(SEED)
-    made: dict[int, nn.Parameter] = {}  # by the outline's parameter: tied modules share one
+    # by identity, which tied modules share, and not by device: that may be meta too
+    outlines = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_meta}
+    made: dict[int, nn.Parameter] = {}
     with torch.no_grad():
         for module in model.modules():
             for name, buffer in module._buffers.items():
-                if buffer is not None and buffer.is_meta:
+                if id(buffer) in outlines:
+                    assert buffer is not None
                     module._buffers[name] = torch.empty_like(buffer, device=device)
-            outlines = {n: one for n, one in module._parameters.items() if one is not None}
-            for name, one in outlines.items():
-                if one.is_meta and id(one) not in made:
+            own = {n: one for n, one in module._parameters.items() if one is not None}
+            for name, one in own.items():
+                if id(one) in outlines and id(one) not in made:
                     value = torch.empty(one.shape, dtype=dtype, device=device)
                     made[id(one)] = nn.Parameter(value, one.requires_grad)
                 module._parameters[name] = made.get(id(one), one)
             model._init_weights(module)
-            for name, one in outlines.items():
+            for name, one in own.items():
                 if isinstance(one, Params4bit | Int8Params):
                     module._parameters[name] = _quantise(made.pop(id(one)), one)
     left = [
-        name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_meta
+        name
+        for name, one in (*model.named_parameters(), *model.named_buffers())
+        if id(one) in outlines
     ]
     if left:
         raise UnbuildableError(f"model: {left[0]} got no bytes, so its class cannot be built here")
@@ -226,15 +231,13 @@ def forget_tables() -> None:
 
 def _quantise(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Parameter:
     """The quantised form of ``weight``, as transformers makes it when it loads a checkpoint."""
-    if isinstance(outline, Int8Params):
-        # it quantises on its way from the CPU only
-        eight_bit: nn.Parameter = Int8Params(weight.data, requires_grad=False)._quantize(
-            weight.device
-        )
-        return eight_bit
-    quantised: nn.Parameter = Params4bit(weight.data, requires_grad=False, **outline.__dict__).to(
-        weight.device
+    # what `.to(device)` does to weights that come from elsewhere
+    made = (
+        Int8Params(weight.data, requires_grad=False)
+        if isinstance(outline, Int8Params)
+        else Params4bit(weight.data, requires_grad=False, **outline.__dict__)
     )
+    quantised: nn.Parameter = made._quantize(weight.device)
     return quantised
 
 

@@ -7,7 +7,9 @@ update, zero_grad.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -70,12 +72,11 @@ class Step:
         self.phase = "forward"
         self.applied = 0
         self.skipped = 0
-        self._loss = torch.tensor(float("nan"))
+        self._loss: torch.Tensor | None = None
         self._spec = spec
         self._device = device
         self._optimizer = make_optimizer(list(self.trainable.values()), spec)
-        self._scaler = torch.amp.GradScaler(device.type) if spec.scaler else None
-        self._generator = torch.Generator(device=device).manual_seed(SEED)
+        self._scaler = self.make_scaler() if spec.scaler else None
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
         self._vocabulary = embeddings.weight.shape[0]
         self.vary_lengths(FULL_LENGTH)
@@ -85,7 +86,7 @@ class Step:
     @property
     def loss(self) -> float:
         """Of the last micro-batch, before the division by accumulation; waits for the device."""
-        return float(self._loss)
+        return math.nan if self._loss is None else float(self._loss)
 
     @property
     def managed_bytes(self) -> int:
@@ -114,7 +115,7 @@ class Step:
             forward = max(forward, meter.peak_allocated_bytes())
             self.phase = "backward"
             meter.reset_peak()
-            (self._scaler.scale(loss) if self._scaler else loss).backward()
+            self.backward(self._scaler.scale(loss) if self._scaler else loss)
             backward = max(backward, meter.peak_allocated_bytes())
             del loss
         self.phase = "optimizer"
@@ -122,11 +123,33 @@ class Step:
         self._update(inspect)
         return Peaks(forward=forward, backward=backward, optimizer=meter.peak_allocated_bytes())
 
+    @functools.cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(device=self._device).manual_seed(SEED)
+
+    def token_ids(self, vocabulary: int, batch: int, seq: int) -> torch.Tensor:
+        """Random ids below ``vocabulary``, the same in every process."""
+        return torch.randint(
+            vocabulary, (batch, seq), device=self._device, generator=self._generator
+        )
+
+    def autocast(self, dtype: torch.dtype) -> AbstractContextManager[object]:
+        """Autocast to ``dtype``."""
+        return torch.autocast(self._device.type, dtype=dtype)
+
+    def make_scaler(self) -> torch.amp.GradScaler:
+        """The gradient scaler of fp16."""
+        return torch.amp.GradScaler(self._device.type)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The backward pass."""
+        loss.backward()
+
     def evaluate(self, batch: int) -> None:
         """A batch of full-length sequences in evaluation mode, without gradients."""
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            ids = self._ids(batch, self._spec.seq)
+            ids = self.token_ids(self._vocabulary, batch, self._spec.seq)
             # bound to a name: the logits live as long as the loss is awaited
             output = self.model(input_ids=ids, labels=ids)
         float(output.loss)
@@ -134,22 +157,16 @@ class Step:
 
     def _forward(self) -> torch.Tensor:
         spec = self._spec
-        ids = self._ids(spec.batch, next(self._seqs))
+        ids = self.token_ids(self._vocabulary, spec.batch, next(self._seqs))
         with self._autocast():
             loss: torch.Tensor = self.model(input_ids=ids, labels=ids).loss
         self._loss = loss.detach()
         return loss / spec.accumulation if spec.accumulation > 1 else loss
 
-    def _ids(self, batch: int, seq: int) -> torch.Tensor:
-        """Random token ids, the same in every process."""
-        return torch.randint(
-            self._vocabulary, (batch, seq), device=self._device, generator=self._generator
-        )
-
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._spec.autocast:
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=DTYPES[self._spec.precision])
+        return self.autocast(DTYPES[self._spec.precision])
 
     def _update(self, inspect: Callable[[], None] | None) -> None:
         scaler = self._scaler

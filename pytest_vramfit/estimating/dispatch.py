@@ -1,0 +1,88 @@
+"""What PyTorch chooses by the device of its tensors, chosen for the target instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from transformers.utils import generic
+
+from pytest_vramfit.estimating import attention, autocast
+from pytest_vramfit.estimating.autocast import Autocast
+from pytest_vramfit.estimating.target import Target
+
+
+class Dispatch(TorchFunctionMode):
+    """Stands between the training code and PyTorch's functions."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.autocast = Autocast(autocast.CPU if target.capability is None else autocast.CUDA)
+
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return attention.scaled_dot_product_attention(target, *args, **kwargs)
+
+        self._chosen: dict[Callable[..., Any], Callable[..., Any]] = {
+            functional.scaled_dot_product_attention: scaled_dot_product_attention
+        }
+        if target.capability is not None:
+            self._chosen[functional.dropout] = dropout
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call what the target would, under autocast where it is on."""
+        return self.autocast.call(self._chosen.get(func, func), args, dict(kwargs or {}))
+
+
+def dropout(
+    values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """CUDA's own kernel, with a mask of a byte an element (``at::dropout`` in Dropout.cpp)."""
+    if not training or p == 0:
+        return values
+    result: torch.Tensor = torch.native_dropout(values, p, train=True)[0]
+    return result
+
+
+@contextmanager
+def replaced(target: Target, dispatch: Dispatch) -> Iterator[None]:
+    """Within it, code that asks for the device's type, or for values that ``meta`` does not have,
+    gets the target's answer.
+    """
+    kinds = ["meta"]
+    answers: dict[str, Callable[..., Any]] = {
+        # whether sequences are packed is read from positions; full batches are not
+        "transformers.masking_utils.find_packed_sequence_indices": lambda _: None,
+        # called by the end of the outermost autocast
+        "torch.clear_autocast_cache": dispatch.autocast.forget,
+        # clipping has foreach kernels on the CPU too, optimizers have only fused ones there
+        "torch.utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: kinds,
+        "torch.optim.optimizer._get_fused_kernels_supported_devices": lambda: kinds,
+    }
+    if target.capability is not None:
+        answers["torch.optim.optimizer._get_foreach_kernels_supported_devices"] = lambda: kinds
+    # models turn autocast off around their rotary embedding, though not on meta
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers.models.") and "maybe_autocast" in vars(module):
+            answers[f"{name}.maybe_autocast"] = _maybe_autocast
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(patch(name, answer))
+        yield
+
+
+def _maybe_autocast(device_type: str, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+    """Transformers' own, for the device type that carries autocast's state here."""
+    context: AbstractContextManager[Any] = generic.maybe_autocast("cpu", *args, **kwargs)
+    return context

@@ -1,0 +1,68 @@
+"""One case on ``meta``: from spec to the memory events of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from pytest_vramfit.estimating import attention, kernels
+from pytest_vramfit.estimating.dispatch import Dispatch, replaced
+from pytest_vramfit.estimating.step import META, TracedStep
+from pytest_vramfit.estimating.target import Target
+from pytest_vramfit.estimating.trace import Trace
+from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.training import adapters, model
+from pytest_vramfit.training.model import forget_tables
+
+STEPS = 2
+"""Adam's states and the autograd thread's workspaces appear in the first: the second is steady."""
+
+
+def trace(spec: TrainSpec, target: Target) -> Trace:
+    """The memory events of building the model and of two optimizer steps.
+
+    Raises UnbuildableError where the spec does not fit the model.
+    """
+    outline = model.outline(spec)
+    adapted = adapters.targets(outline, spec)
+    dispatch = Dispatch(target)
+    if target.capability is None:
+        recorded = Trace({})
+    else:
+        recorded = Trace({**kernels.LOWERINGS, **attention.LOWERINGS}, target.workspaces)
+    with recorded, dispatch, replaced(target, dispatch), _own_tables():
+        model.materialise(outline, spec, META)
+        recorded.mark("weights")
+        with _emptying(recorded):
+            trained = adapters.prepare(outline, spec, adapted)
+        recorded.mark("load")
+        recorded.empty_cache()
+        step = TracedStep(trained, spec, target, recorded)
+        recorded.phase = lambda: step.phase
+        for _ in range(STEPS):
+            step.run(recorded)
+    recorded.mark("end")
+    return recorded
+
+
+@contextmanager
+def _emptying(recorded: Trace) -> Iterator[None]:
+    """PEFT empties CUDA's cache, where there is CUDA, after it cast the base for k-bit training."""
+    with (
+        patch("torch.cuda.is_available", lambda: True),
+        patch("torch.cuda.empty_cache", recorded.empty_cache),
+    ):
+        yield
+
+
+@contextmanager
+def _own_tables() -> Iterator[None]:
+    """Bitsandbytes keeps tables for the life of the process, of which the next case needs its own
+    device's.
+    """
+    forget_tables()
+    try:
+        yield
+    finally:
+        forget_tables()

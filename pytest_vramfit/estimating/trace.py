@@ -1,0 +1,172 @@
+"""The memory events of a step, recorded on ``meta``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from pytest_vramfit.estimating.target import Workspaces
+from pytest_vramfit.recorder import Recorder
+
+Lowering = Callable[..., Any]
+"""Makes what an operation returns, and allocates on the way what the target's kernel would."""
+
+
+class Action(IntEnum):
+    """What an event does."""
+
+    ALLOCATE = 0
+    FREE = 1
+    EMPTY_CACHE = 2
+    MARK = 3
+
+
+Event = tuple[Action, int, int]
+"""An action, the number of its block or mark, and the bytes of an allocation."""
+
+
+@dataclass(slots=True)
+class Block:
+    """One allocation."""
+
+    bytes: int
+    made_by: str
+    shape: tuple[int, ...]
+    dtype: str
+    phase: str
+    role: str | None = None
+    """A part of the ledger; None where it is told by what made it."""
+
+
+_AUTOGRAD, _MAIN = "autograd", "main"
+
+
+class Trace(Recorder):
+    """A recorder that keeps every event in order.
+
+    ``lowerings`` are the operations that allocate more, or in another order, than ``meta`` shows.
+    Also the step's meter, whose questions become marks.
+    """
+
+    def __init__(
+        self, lowerings: Mapping[object, Lowering], workspaces: Workspaces | None = None
+    ) -> None:
+        # on a CPU what lives beside the step's device lives on it: counters of optimizers
+        super().__init__("meta", *(() if workspaces else ("cpu",)))
+        self.events: list[Event] = []
+        self.blocks: list[Block] = []
+        self.marks: list[str] = []
+        self.phase: Callable[[], str] = lambda: "load"
+        self._lowerings = lowerings
+        self._workspaces = workspaces
+        self._thread = _MAIN
+        self._has_workspace: set[tuple[str, str]] = set()
+        self._block_of: dict[int, int] = {}
+        """The block of each living storage."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the operation, or its lowering, and record what it allocates."""
+        lowering = self._lowerings.get(func)
+        if lowering is None:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        else:
+            with self:
+                result = lowering(*args, **(kwargs or {}))
+        if self._workspaces is not None and func in _PRODUCTS:
+            self._use_cublas(has_bias=_has_bias(func, args))
+        return result
+
+    def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
+        """Record an allocation."""
+        size_bytes = tensor.untyped_storage().nbytes()
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self._block_of[key] = self._allocate(size_bytes, str(made_by), shape, dtype)
+
+    def gone(self, key: int) -> None:
+        """Record that a block was freed."""
+        self.events.append((Action.FREE, self._block_of.pop(key), 0))
+
+    def reset_peak(self) -> None:
+        """As a meter: here a phase begins."""
+        super().reset_peak()
+        self.mark(f"{self.phase()} begins")
+
+    def peak_allocated_bytes(self) -> int:
+        """As a meter: here it ends. The bytes are those of storages, without an allocator's."""
+        self.mark(f"{self.phase()} ends")
+        return self.peak_bytes
+
+    def mark(self, name: str) -> None:
+        """Note a moment."""
+        self.events.append((Action.MARK, len(self.marks), 0))
+        self.marks.append(name)
+
+    def empty_cache(self) -> None:
+        """Note that the allocator's cache is given back."""
+        self.events.append((Action.EMPTY_CACHE, 0, 0))
+
+    def assign(self, role: str, tensors: Iterator[torch.Tensor]) -> None:
+        """Say what living tensors are in the ledger, unless that was said before."""
+        for tensor in tensors:
+            number = self._block_of.get(tensor.untyped_storage()._cdata)
+            if number is not None and self.blocks[number].role is None:
+                self.blocks[number].role = role
+
+    @contextmanager
+    def in_autograd(self) -> Iterator[None]:
+        """Within it operations run in autograd's thread of the device."""
+        self._thread = _AUTOGRAD
+        try:
+            yield
+        finally:
+            self._thread = _MAIN
+
+    def _allocate(self, size_bytes: int, made_by: str, shape: tuple[int, ...], dtype: str) -> int:
+        number = len(self.blocks)
+        self.blocks.append(Block(size_bytes, made_by, shape, dtype, self.phase()))
+        self.events.append((Action.ALLOCATE, number, size_bytes))
+        return number
+
+    def _use_cublas(self, *, has_bias: bool) -> None:
+        """A thread's first product allocates cuBLAS's workspace, its first one with a bias that of
+        cublasLt; both stay (aten/src/ATen/cuda/CublasHandlePool.cpp: one for each handle and
+        stream, and handles are each thread's own).
+        """
+        assert self._workspaces is not None
+        wanted = {"cublas": self._workspaces.cublas_bytes}
+        if has_bias:
+            wanted["cublas_lt"] = self._workspaces.cublas_lt_bytes
+        for name, size_bytes in wanted.items():
+            if size_bytes and (self._thread, name) not in self._has_workspace:
+                self._has_workspace.add((self._thread, name))
+                number = self._allocate(size_bytes, name, (size_bytes,), "uint8")
+                self.blocks[number].role = "workspace"
+
+
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.linear.default,
+}
+
+
+def _has_bias(func: object, args: tuple[Any, ...]) -> bool:
+    if func is torch.ops.aten.linear.default:
+        return len(args) > _BIAS and args[_BIAS] is not None
+    return func is torch.ops.aten.addmm.default
+
+
+_BIAS = 2
