@@ -34,11 +34,11 @@ def kernel_of(target: Target, query: torch.Tensor, key: torch.Tensor, *, masked:
     if target.capability is None:
         return "cpu flash"
     half = query.dtype in (torch.float16, torch.bfloat16)
-    head, grouped = query.shape[-1], query.shape[1] != key.shape[1]
+    head = query.shape[-1]
     if not masked and half and target.capability >= _AMPERE and head <= _FLASH_HEAD:
         return "flash"
     bf16_before_ampere = query.dtype == torch.bfloat16 and target.capability < _AMPERE
-    if not grouped and not bf16_before_ampere and head % 4 == 0:
+    if not bf16_before_ampere and head % 4 == 0:
         return "efficient"
     return "math"
 
@@ -66,6 +66,10 @@ def scaled_dot_product_attention(
         bias = None
         if attn_mask is not None:
             bias = _as_bias(attn_mask, query, key)
+        if enable_gqa:
+            groups = query.shape[1] // key.shape[1]
+            key = key.repeat_interleave(groups, 1)
+            value = value.repeat_interleave(groups, 1)
         output, *_ = aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, trained, dropout_p, is_causal, scale=scale
         )

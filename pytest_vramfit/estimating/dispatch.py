@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,6 +17,7 @@ from transformers.utils import generic
 from pytest_vramfit.estimating import attention, autocast
 from pytest_vramfit.estimating.autocast import Autocast
 from pytest_vramfit.estimating.target import Target
+from pytest_vramfit.estimating.trace import Trace
 
 
 class Dispatch(TorchFunctionMode):
@@ -32,7 +34,12 @@ class Dispatch(TorchFunctionMode):
             functional.scaled_dot_product_attention: scaled_dot_product_attention
         }
         if target.capability is not None:
-            self._chosen[functional.dropout] = dropout
+            self._chosen |= {
+                functional.dropout: dropout,
+                functional.softmax: softmax,
+                torch.softmax: softmax,
+                torch.Tensor.softmax: softmax,
+            }
 
     def __torch_function__(
         self,
@@ -55,8 +62,21 @@ def dropout(
     return result
 
 
+def softmax(values: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """CUDA's kernel makes float32 of float16 without a float32 copy of its input (``softmax`` in
+    SoftMax.cpp).
+    """
+    dtypes = [one for one in (*args, kwargs.get("dtype")) if isinstance(one, torch.dtype)]
+    result: torch.Tensor
+    if values.dtype == torch.float16 and dtypes == [torch.float32]:
+        result = torch._softmax(values, dim, half_to_float=True)
+    else:
+        result = torch.softmax(values, dim, *dtypes)
+    return result
+
+
 @contextmanager
-def replaced(target: Target, dispatch: Dispatch) -> Iterator[None]:
+def replaced(target: Target, dispatch: Dispatch, trace: Trace) -> Iterator[None]:
     """Within it, code that asks for the device's type, or for values that ``meta`` does not have,
     gets the target's answer.
     """
@@ -69,6 +89,9 @@ def replaced(target: Target, dispatch: Dispatch) -> Iterator[None]:
         # clipping has foreach kernels on the CPU too, optimizers have only fused ones there
         "torch.utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: kinds,
         "torch.optim.optimizer._get_fused_kernels_supported_devices": lambda: kinds,
+        "bitsandbytes.functional.get_paged": functools.partial(_get_paged, trace),
+        "bitsandbytes.functional.fill": lambda *_: None,
+        "bitsandbytes.functional.prefetch_tensor": lambda *_: None,
     }
     if target.capability is not None:
         answers["torch.optim.optimizer._get_foreach_kernels_supported_devices"] = lambda: kinds
@@ -80,6 +103,15 @@ def replaced(target: Target, dispatch: Dispatch) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(patch(name, answer))
         yield
+
+
+def _get_paged(trace: Trace, *shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A state in managed memory (bitsandbytes/functional.py)."""
+    with trace.beside():
+        state: Any = torch.empty(shape, dtype=dtype, device=device)
+    state.is_paged = True
+    paged: torch.Tensor = state
+    return paged
 
 
 def _maybe_autocast(device_type: str, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:

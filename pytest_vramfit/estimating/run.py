@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from torch import nn
+
 from pytest_vramfit.estimating import attention, kernels
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
 from pytest_vramfit.estimating.step import META, TracedStep
 from pytest_vramfit.estimating.target import Target
 from pytest_vramfit.estimating.trace import Trace
+from pytest_vramfit.estimating.traced import Traced
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.model import forget_tables
@@ -19,7 +22,7 @@ STEPS = 2
 """Adam's states and the autograd thread's workspaces appear in the first: the second is steady."""
 
 
-def trace(spec: TrainSpec, target: Target) -> Trace:
+def trace(spec: TrainSpec, target: Target) -> Traced:
     """The memory events of building the model and of two optimizer steps.
 
     Raises UnbuildableError where the spec does not fit the model.
@@ -31,19 +34,35 @@ def trace(spec: TrainSpec, target: Target) -> Trace:
         recorded = Trace({})
     else:
         recorded = Trace({**kernels.LOWERINGS, **attention.LOWERINGS}, target.workspaces)
-    with recorded, dispatch, replaced(target, dispatch), _own_tables():
+    with recorded, dispatch, replaced(target, dispatch, recorded), _own_tables():
         model.materialise(outline, spec, META)
         recorded.mark("weights")
         with _emptying(recorded):
             trained = adapters.prepare(outline, spec, adapted)
-        recorded.mark("load")
+        recorded.mark("loaded")
         recorded.empty_cache()
+        recorded.mark("settled")
+        _assign_parameters(recorded, trained)
         step = TracedStep(trained, spec, target, recorded)
         recorded.phase = lambda: step.phase
         for _ in range(STEPS):
             step.run(recorded)
-    recorded.mark("end")
-    return recorded
+    return Traced(
+        events=tuple(recorded.events),
+        blocks=tuple(recorded.blocks),
+        marks=tuple(recorded.marks),
+        managed_bytes=step.managed_bytes,
+        vocabulary=step.vocabulary,
+    )
+
+
+def _assign_parameters(recorded: Trace, trained: nn.Module) -> None:
+    """Whose the bytes are that live through all steps."""
+    named = dict(trained.named_parameters())
+    recorded.assign("adapters", (one for name, one in named.items() if adapters.is_adapter(name)))
+    recorded.assign("weights", (*named.values(), *trained.buffers()))
+    # what else lives are scales and tables of quantised weights
+    recorded.assign_rest("quantisation")
 
 
 @contextmanager

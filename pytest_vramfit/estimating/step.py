@@ -53,6 +53,15 @@ class TracedStep(Step):
                 allow_unreachable=True,
                 accumulate_grad=True,
             )
+        gradients = (one.grad for one in self.trainable.values())
+        self._trace.assign("gradients", (one for one in gradients if one is not None))
+
+    def apply(self) -> bool:
+        """The optimizer's step."""
+        skipped = super().apply()
+        states = (one for state in self._optimizer.state.values() for one in state.values())
+        self._trace.assign("optimizer", (one for one in states if isinstance(one, torch.Tensor)))
+        return skipped
 
     @contextmanager
     def _said_to_be_on(self) -> Iterator[None]:

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_iter
 
 from pytest_vramfit.estimating.target import Workspaces
+from pytest_vramfit.estimating.traced import Action, Block, Event
 from pytest_vramfit.recorder import Recorder
 
 Lowering = Callable[..., Any]
 """Makes what an operation returns, and allocates on the way what the target's kernel would."""
-
-
-class Action(IntEnum):
-    """What an event does."""
-
-    ALLOCATE = 0
-    FREE = 1
-    EMPTY_CACHE = 2
-    MARK = 3
-
-
-Event = tuple[Action, int, int]
-"""An action, the number of its block or mark, and the bytes of an allocation."""
-
-
-@dataclass(slots=True)
-class Block:
-    """One allocation."""
-
-    bytes: int
-    made_by: str
-    shape: tuple[int, ...]
-    dtype: str
-    phase: str
-    role: str | None = None
-    """A part of the ledger; None where it is told by what made it."""
 
 
 _AUTOGRAD, _MAIN = "autograd", "main"
@@ -68,6 +43,9 @@ class Trace(Recorder):
         self._has_workspace: set[tuple[str, str]] = set()
         self._block_of: dict[int, int] = {}
         """The block of each living storage."""
+        self._elsewhere: set[int] = set()
+        """Living storages in memory that the allocator does not have."""
+        self._counts = True
 
     def __torch_dispatch__(
         self,
@@ -81,11 +59,43 @@ class Trace(Recorder):
         if lowering is None:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         else:
-            with self:
-                result = lowering(*args, **(kwargs or {}))
+            result = self._lowered(lowering, args, kwargs or {})
         if self._workspaces is not None and func in _PRODUCTS:
             self._use_cublas(has_bias=_has_bias(func, args))
         return result
+
+    def _lowered(self, lowering: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the lowering returns; what else it allocates is the kernel's workspace."""
+        before = len(self.blocks)
+        with self:
+            result = lowering(*args, **kwargs)
+        returned = {
+            self._block_of.get(one.untyped_storage()._cdata)
+            for one in tree_iter(result)
+            if isinstance(one, torch.Tensor)
+        }
+        for number in range(before, len(self.blocks)):
+            if number not in returned:
+                self.blocks[number].part = "workspace"
+        return result
+
+    def count(self, tensor: torch.Tensor, made_by: object) -> None:
+        """Count the tensor's storage from now on, if it is new and the allocator's."""
+        storage = tensor.untyped_storage()
+        if not self._counts and storage._cdata not in self._elsewhere:
+            self._elsewhere.add(storage._cdata)
+            weakref.finalize(storage, self._elsewhere.discard, storage._cdata)
+        if storage._cdata not in self._elsewhere:
+            super().count(tensor, made_by)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Within it, what is made is in memory that the allocator does not have."""
+        self._counts = False
+        try:
+            yield
+        finally:
+            self._counts = True
 
     def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
         """Record an allocation."""
@@ -116,12 +126,17 @@ class Trace(Recorder):
         """Note that the allocator's cache is given back."""
         self.events.append((Action.EMPTY_CACHE, 0, 0))
 
-    def assign(self, role: str, tensors: Iterator[torch.Tensor]) -> None:
+    def assign(self, part: str, tensors: Iterable[torch.Tensor]) -> None:
         """Say what living tensors are in the ledger, unless that was said before."""
         for tensor in tensors:
             number = self._block_of.get(tensor.untyped_storage()._cdata)
-            if number is not None and self.blocks[number].role is None:
-                self.blocks[number].role = role
+            if number is not None and self.blocks[number].part is None:
+                self.blocks[number].part = part
+
+    def assign_rest(self, part: str) -> None:
+        """Say it of all that lives."""
+        for number in self._block_of.values():
+            self.blocks[number].part = self.blocks[number].part or part
 
     @contextmanager
     def in_autograd(self) -> Iterator[None]:
@@ -134,7 +149,7 @@ class Trace(Recorder):
 
     def _allocate(self, size_bytes: int, made_by: str, shape: tuple[int, ...], dtype: str) -> int:
         number = len(self.blocks)
-        self.blocks.append(Block(size_bytes, made_by, shape, dtype, self.phase()))
+        self.blocks.append(Block(made_by, shape, dtype, self.phase()))
         self.events.append((Action.ALLOCATE, number, size_bytes))
         return number
 
@@ -151,7 +166,7 @@ class Trace(Recorder):
             if size_bytes and (self._thread, name) not in self._has_workspace:
                 self._has_workspace.add((self._thread, name))
                 number = self._allocate(size_bytes, name, (size_bytes,), "uint8")
-                self.blocks[number].role = "workspace"
+                self.blocks[number].part = "workspace"
 
 
 _PRODUCTS = {

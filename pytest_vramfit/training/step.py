@@ -78,7 +78,7 @@ class Step:
         self._optimizer = make_optimizer(list(self.trainable.values()), spec)
         self._scaler = self.make_scaler() if spec.scaler else None
         embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
-        self._vocabulary = embeddings.weight.shape[0]
+        self.vocabulary = embeddings.weight.shape[0]
         self.vary_lengths(FULL_LENGTH)
         if spec.compile:
             model.compile()
@@ -145,11 +145,21 @@ class Step:
         """The backward pass."""
         loss.backward()
 
+    def apply(self) -> bool:
+        """Take the optimizer's step; whether the scaler skipped it, for gradients overflowed."""
+        if self._scaler is None:
+            self._optimizer.step()
+            return False
+        before = self._scaler.get_scale()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return self._scaler.get_scale() < before
+
     def evaluate(self, batch: int) -> None:
         """A batch of full-length sequences in evaluation mode, without gradients."""
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            ids = self.token_ids(self._vocabulary, batch, self._spec.seq)
+            ids = self.token_ids(self.vocabulary, batch, self._spec.seq)
             # bound to a name: the logits live as long as the loss is awaited
             output = self.model(input_ids=ids, labels=ids)
         float(output.loss)
@@ -157,7 +167,7 @@ class Step:
 
     def _forward(self) -> torch.Tensor:
         spec = self._spec
-        ids = self.token_ids(self._vocabulary, spec.batch, next(self._seqs))
+        ids = self.token_ids(self.vocabulary, spec.batch, next(self._seqs))
         with self._autocast():
             loss: torch.Tensor = self.model(input_ids=ids, labels=ids).loss
         self._loss = loss.detach()
@@ -169,21 +179,13 @@ class Step:
         return self.autocast(DTYPES[self._spec.precision])
 
     def _update(self, inspect: Callable[[], None] | None) -> None:
-        scaler = self._scaler
-        if scaler:
-            scaler.unscale_(self._optimizer)
+        if self._scaler:
+            self._scaler.unscale_(self._optimizer)
         if inspect is not None:
             inspect()
         if self._spec.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.trainable.values(), self._spec.max_grad_norm)
-        skipped = False
-        if scaler:
-            before = scaler.get_scale()
-            scaler.step(self._optimizer)
-            scaler.update()
-            skipped = scaler.get_scale() < before
-        else:
-            self._optimizer.step()
+        skipped = self.apply()
         self.model.zero_grad()
         self.skipped += skipped
         self.applied += not skipped

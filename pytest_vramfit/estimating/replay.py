@@ -1,0 +1,206 @@
+"""The events of a trace through the allocator's model: peaks by phase, and whose bytes they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_vramfit.estimating.allocator import CachingAllocator, OutOfMemoryError
+from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
+from pytest_vramfit.estimating.traced import Action, Block, Traced
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeaksOfStep:
+    """The peak allocated bytes of one optimizer step, by phase."""
+
+    forward: int
+    backward: int
+    optimizer: int
+
+    @property
+    def step(self) -> int:
+        """The peak of the whole step."""
+        return max(self.forward, self.backward, self.optimizer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GotThrough:
+    """What the allocator had over all of the trace, in bytes."""
+
+    weights_bytes: int
+    """Allocated when the base was there."""
+    load_peak_bytes: int
+    resident_bytes: int
+    """Allocated before the first step."""
+    steps: tuple[PeaksOfStep, ...]
+    after_step_bytes: tuple[int, ...]
+    peak_reserved_bytes: int
+    """Since the model was loaded."""
+    retries: int
+    peak_event: int
+    """The event that made the last step's peak."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RanOut:
+    """Where the allocator could not meet a request."""
+
+    phase: str
+    step: int
+    """From 1; 0 while loading."""
+    requested_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class Replay:
+    """One pass of a trace's events; :meth:`run` is all there is to call."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        settings: AllocatorSettings,
+        *,
+        capacity_bytes: int | None = None,
+        addresses: Iterable[int] | None = None,
+    ) -> None:
+        self._traced = traced
+        self._allocator = CachingAllocator(
+            settings, capacity_bytes=capacity_bytes, addresses=addresses
+        )
+        self._reserved = 0
+        self._weights = self._load_peak = self._resident = 0
+        self._phase, self._begin = "load", 0
+        self._peaks: dict[str, int] = {}
+        self._peak_event = 0
+        self._steps: list[PeaksOfStep] = []
+        self._after: list[int] = []
+
+    def run(self) -> GotThrough | RanOut:
+        """Let the allocator serve every event."""
+        allocator = self._allocator
+        for index, (action, number, size_bytes) in enumerate(self._traced.events):
+            if action is Action.ALLOCATE:
+                try:
+                    allocator.allocate(number, size_bytes)
+                except OutOfMemoryError as error:
+                    return self._ran_out(error)
+            elif action is Action.FREE:
+                allocator.free(number)
+            elif action is Action.EMPTY_CACHE:
+                allocator.empty_cache()
+            else:
+                self._mark(self._traced.marks[number], index)
+        return GotThrough(
+            weights_bytes=self._weights,
+            load_peak_bytes=self._load_peak,
+            resident_bytes=self._resident,
+            steps=tuple(self._steps),
+            after_step_bytes=tuple(self._after),
+            peak_reserved_bytes=self._reserved,
+            retries=allocator.retries,
+            peak_event=self._peak_event,
+        )
+
+    def _mark(self, mark: str, index: int) -> None:
+        allocator = self._allocator
+        phase, _, moment = mark.partition(" ")
+        if mark == "weights":
+            self._weights = allocator.allocated_bytes
+        elif mark == "loaded":
+            self._load_peak = allocator.peak_allocated_bytes
+            self._resident = allocator.allocated_bytes
+        elif mark == "settled":
+            allocator.reset_peaks()
+        elif moment == "begins":
+            self._phase, self._begin = phase, index
+            self._keep_reserved()
+            allocator.reset_peaks()
+        elif moment == "ends":
+            self._keep_reserved()
+            self._end_phase(phase)
+
+    def _end_phase(self, phase: str) -> None:
+        peak = self._allocator.peak_allocated_bytes
+        if peak > max(self._peaks.values(), default=0):
+            self._peak_event = self._event_of(self._allocator.peak_key)
+        self._peaks[phase] = max(peak, self._peaks.get(phase, 0))
+        if phase == "optimizer":
+            self._steps.append(PeaksOfStep(**self._peaks))
+            self._after.append(self._allocator.allocated_bytes)
+            self._peaks = {}
+
+    def _event_of(self, block: int | None) -> int:
+        """The event that allocated a block; where the phase began without one."""
+        events = self._traced.events
+        return next(
+            (
+                index
+                for index in range(self._begin, len(events))
+                if events[index][:2] == (Action.ALLOCATE, block)
+            ),
+            self._begin,
+        )
+
+    def _keep_reserved(self) -> None:
+        self._reserved = max(self._reserved, self._allocator.peak_reserved_bytes)
+
+    def _ran_out(self, error: OutOfMemoryError) -> RanOut:
+        return RanOut(
+            phase=self._phase,
+            step=len(self._steps) + 1 if self._phase != "load" else 0,
+            requested_bytes=error.requested_bytes,
+            free_bytes=error.free_bytes,
+            allocated_bytes=error.allocated_bytes,
+            reserved_bytes=error.reserved_bytes,
+        )
+
+
+LEDGER = (
+    "weights",
+    "quantisation",
+    "adapters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "workspace",
+)
+"""The parts of a peak. Weights are the base's, adapters beside them; workspace is what kernels take
+for their own time, weights that are dequantised for a product among it, and what they keep.
+"""
+
+
+def ledger(traced: Traced, settings: AllocatorSettings, event: int) -> dict[str, int]:
+    """The allocated bytes right after an event, by part: whole blocks, so that nothing is left."""
+    allocator = CachingAllocator(settings)
+    living: set[int] = set()
+    for action, number, size_bytes in traced.events[: event + 1]:
+        if action is Action.ALLOCATE:
+            allocator.allocate(number, size_bytes)
+            living.add(number)
+        elif action is Action.FREE:
+            allocator.free(number)
+            living.discard(number)
+        elif action is Action.EMPTY_CACHE:
+            allocator.empty_cache()
+    parts: Counter[str] = Counter()
+    for number in living:
+        part = _part_of(traced.blocks[number], traced.vocabulary)
+        parts[part] += allocator.block_bytes(number)
+    return {name: parts[name] for name in LEDGER}
+
+
+def _part_of(block: Block, vocabulary: int) -> str:
+    if block.part is not None:
+        return block.part
+    if block.phase == "optimizer":
+        return "optimizer"
+    if block.made_by.startswith("bitsandbytes.dequantize"):
+        return "workspace"
+    if block.shape[-1:] == (vocabulary,):
+        return "logits"
+    return "activations"
