@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_vramfit.baseline import Entry, Store
+from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim, Limits
@@ -199,11 +200,22 @@ class Gate:
         on_progress: OnProgress,
         capacity_bytes: int | None = None,
     ) -> Measured | NotMeasured:
-        request = Request(spec=claim.spec, schedule=claim.schedule, capacity_bytes=capacity_bytes)
+        request = Request(
+            spec=claim.spec,
+            schedule=claim.schedule,
+            capacity_bytes=capacity_bytes,
+            target=_target(claim.limits) if self.engine == "estimate" else None,
+        )
         reply = worker.measure(request, on_progress)
         if self.isolate:
             worker.renew()
         return reply
+
+
+def _target(limits: Limits) -> Target:
+    """The card that an estimate is for."""
+    assert limits.card_bytes is not None
+    return target_of(limits.card, limits.card_bytes)
 
 
 def _steps_of(claim: Claim) -> Claim:

@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Engine = Literal["gpu", "cpu"]
+Engine = Literal["gpu", "cpu", "estimate"]
+
+
+class UnsupportedError(Exception):
+    """The engine cannot run the case here; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +67,8 @@ class Memory:
     managed_bytes: int | None = None
     """Optimizer states in managed memory, which the driver moves between host and device; not in
     any other figure here."""
+    ledger: Mapping[str, int] | None = None
+    """The parts of the peak allocated, which sum to it."""
 
     @property
     def phases(self) -> dict[str, int]:
@@ -127,6 +133,18 @@ class OutOfMemory:
     reserved_bytes: int | None
     says: str
     """The library's own words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What an estimate says beside the figures of memory, which it has as if it had measured."""
+
+    fits: bool | None
+    """None: it is too close to the limit to tell."""
+    margin: float
+    """So much of the allocator's memory that it is too close within."""
+    reserved_bytes: tuple[int, int]
+    """The least and the most that the allocator reserves, by the order of its addresses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +228,8 @@ class Measurement:
     """Where the case's time went: worker start (waiting for its imports), waiting (for a GPU that
     another process had), open (the device, in a worker's first case), build, warm-up, timed,
     proof, profiled, phases, clean-up."""
+    prediction: Prediction | None = None
+    """Of an estimate, whose times and evidence are missing."""
     environment: Mapping[str, str]
     """What the figures depend on: device, driver, versions of the training libraries, allocator
     settings, ... Names are words, values are texts; what is not known has no entry."""
@@ -238,6 +258,7 @@ class Measurement:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
         memory, oom, evidence = values["memory"], values["oom"], values["evidence"]
         gpu, conditions = values["gpu"], values["conditions"]
+        prediction = values["prediction"]
         return cls(
             device=_device(values["device"]),
             memory=Memory(**_tuples(memory)) if memory else None,
@@ -254,6 +275,7 @@ class Measurement:
                 for name, one in values["phases"].items()
             },
             stages_ns=values["stages_ns"],
+            prediction=Prediction(**_tuples(prediction)) if prediction else None,
             environment=values["environment"],
         )
 

@@ -162,6 +162,8 @@ class Limits:
 
     card_bytes: int | None = None
     """The memory to judge by; None for the device's own."""
+    card: str | None = None
+    """The catalogue's name of the card with that memory, where it has one."""
     headroom: Headroom = NO_HEADROOM
     max_step_ns: int | None = None
     step_ratio: float | None = 1.25
@@ -177,6 +179,7 @@ class Limits:
         """Every limit, as JSON values."""
         return {
             "card_bytes": self.card_bytes,
+            "card": self.card,
             "headroom": {"share": self.headroom.share, "size_bytes": self.headroom.size_bytes},
             "max_step_ns": self.max_step_ns,
             "step_ratio": self.step_ratio,

@@ -38,6 +38,10 @@ class Gpu:
     also: tuple[str, ...]
     sources: tuple[str, ...]
     note: str
+    reserved_bytes: int | None = None
+    """What the driver keeps for itself, where it was seen."""
+    outside_bytes: int | None = None
+    """What a training process has beside PyTorch's allocator, where it was measured."""
 
 
 @cache
@@ -51,9 +55,15 @@ def _gpus() -> Mapping[str, Gpu]:
             also=tuple(row["also"]),
             sources=tuple(row["sources"]),
             note=row["note"],
+            reserved_bytes=_mib(row.get("reserved_mib")),
+            outside_bytes=_mib(row.get("outside_mib")),
         )
         for name, row in json.loads(text)["gpus"].items()
     }
+
+
+def _mib(number: int | None) -> int | None:
+    return None if number is None else number * 2**20
 
 
 def _words(name: str) -> tuple[str, ...]:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from pytest_vramfit.catalog import gpus
+
+_MIB = 2**20
 _HOPPER = 9
+_OTHER_OUTSIDE_BYTES = 776 * _MIB
+"""What a training process had beside PyTorch's allocator on an H200: context, kernels, libraries.
+Taken for cards of which it is not known, as the largest that was seen.
+"""
+_OTHER_RESERVED_SHARE = 0.025
+"""What the driver keeps of a card, at the most of those seen (NVML's memory version 2)."""
+_OTHER_CAPABILITY = (8, 6)
+"""A card that is given as a size is taken for one of Ampere or later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,7 +26,7 @@ class Workspaces:
 
     cublas_bytes: int
     cublas_lt_bytes: int
-    """Beside that, of its extension for products with a bias; 0 where it shares the other one."""
+    """Beside that, of its extension for products with a bias."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +43,50 @@ class Target:
     """CUDA's compute capability; None: the CPU."""
 
     @property
+    def usable_bytes(self) -> int:
+        """What a training process can have in all."""
+        return self.total_bytes - self.reserved_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Target:
+        """The inverse of :meth:`to_json`, also after a pass through JSON text."""
+        capability = values["capability"]
+        return cls(**{**values, "capability": tuple(capability) if capability else None})
+
+    @property
     def workspaces(self) -> Workspaces | None:
         """By its capability: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp."""
         if self.capability is None:
             return None
         hopper = self.capability[0] == _HOPPER
         return Workspaces(
-            cublas_bytes=32 * 2**20 if hopper else 4096 * 1024 * 2 + 16 * 8 * 1024,
-            cublas_lt_bytes=2**20,
+            cublas_bytes=32 * _MIB if hopper else 2 * 4096 * 1024 + 16 * 8 * 1024,
+            cublas_lt_bytes=_MIB,
         )
+
+
+def target_of(name: str | None, total_bytes: int) -> Target:
+    """A card of the catalogue, by its name there; without one any card of that memory."""
+    gpu = gpus.find(name) if name else None
+    if gpu is None:
+        return Target(
+            name=f"a card of {total_bytes // _MIB:,} MiB",
+            total_bytes=total_bytes,
+            reserved_bytes=int(total_bytes * _OTHER_RESERVED_SHARE),
+            outside_bytes=_OTHER_OUTSIDE_BYTES,
+            capability=_OTHER_CAPABILITY,
+        )
+    reserved, outside = gpu.reserved_bytes, gpu.outside_bytes
+    return Target(
+        name=gpu.name,
+        total_bytes=gpu.memory_bytes,
+        reserved_bytes=(
+            int(gpu.memory_bytes * _OTHER_RESERVED_SHARE) if reserved is None else reserved
+        ),
+        outside_bytes=_OTHER_OUTSIDE_BYTES if outside is None else outside,
+        capability=gpu.capability,
+    )

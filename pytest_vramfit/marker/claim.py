@@ -49,10 +49,12 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     _drop_displaced(merged, layers)
     if "model" not in merged:
         raise MarkerError("fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')")
+    card_bytes, card = merged.get("card") or (None, None)
     return Claim(
         spec=_spec(merged, rootdir),
         limits=Limits(
-            card_bytes=merged.get("card"),
+            card_bytes=card_bytes,
+            card=card,
             headroom=merged.get("headroom", NO_HEADROOM),
             max_step_ns=merged.get("max_step"),
             require=frozenset(merged.get("require") or ()),

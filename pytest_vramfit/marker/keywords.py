@@ -99,6 +99,12 @@ def _is(*built: object) -> Callable[[Any], bool]:
     return lambda value: any(values.same(value, one) for one in built)
 
 
+def card(value: object) -> tuple[int, str | None]:
+    """The bytes of a ``card``, and the catalogue's name of it where it was given by one."""
+    found = gpus.find(value) if isinstance(value, str) else None
+    return card_bytes(value), found.name if found else None
+
+
 def card_bytes(value: object) -> int:
     """The bytes of a ``card``: a GPU of the catalogue by its name, or a size."""
     if isinstance(value, str) and value.strip()[:1].isalpha():
@@ -154,7 +160,7 @@ KEYWORDS: dict[str, Keyword] = {
     "format": Keyword(read=values.text("a text"), built=_is(None), part="training-config files"),
     "step": Keyword(read=values.text("a text"), built=_is(None), part="own training steps"),
     "step_args": Keyword(read=lambda value: value, built=_is(None), part="own training steps"),
-    "card": Keyword(read=values.optional(card_bytes)),
+    "card": Keyword(read=values.optional(card)),
     "overflow": Keyword(
         read=values.choice("oom", "spill"),
         built=_is("oom"),

@@ -13,10 +13,6 @@ from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 
 
-class UnsupportedError(Exception):
-    """The engine cannot run the case here; the message says why."""
-
-
 class Bench(Protocol):
     """A device that cases run on, one at a time. Also the step's meter."""
 

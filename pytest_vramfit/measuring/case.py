@@ -18,9 +18,10 @@ from pytest_vramfit.measurement import (
     Measurement,
     Memory,
     PhasePeak,
+    UnsupportedError,
     median,
 )
-from pytest_vramfit.measuring.bench import Bench, UnsupportedError
+from pytest_vramfit.measuring.bench import Bench
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import CeilingReachedError
 from pytest_vramfit.spec import Schedule, TrainSpec

@@ -13,9 +13,8 @@ import torch
 from bitsandbytes.nn import Int8Params, Params4bit
 from transformers import PreTrainedModel
 
-from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measurement import Device, OutOfMemory, UnsupportedError
 from pytest_vramfit.measuring import host
-from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.spec import Schedule, TrainSpec

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measurement import Device, OutOfMemory, UnsupportedError
 from pytest_vramfit.measuring import driver, nvml, profiler
-from pytest_vramfit.measuring.bench import UnsupportedError
 from pytest_vramfit.measuring.driver import Visible
 from pytest_vramfit.measuring.oom import is_out_of_memory
 from pytest_vramfit.measuring.others import Others

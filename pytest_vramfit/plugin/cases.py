@@ -87,6 +87,11 @@ class Cases:
                 "fits_vram: card with --gpu asks for the emulation of a card, which is not built "
                 "yet"
             )
+        if claim.limits.card_bytes is None and self._settings.engine == "estimate":
+            raise CouldNotMeasureError(
+                "fits_vram: an estimate needs a card: card='RTX 5070 Ti' in the marker, or "
+                "--vramfit-card"
+            )
         required = claim.limits.require | self._settings.require
         return replace(claim, limits=replace(claim.limits, require=required))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_vramfit.measurement import Engine
 
 _ENGINES = ("gpu", "cpu", "estimate", "auto", "off")
-_NOT_BUILT_ENGINES = ("estimate", "auto")
+_NOT_BUILT_ENGINES = ("auto",)
 _GPU = "--gpu"
 
 _TWINS = {
@@ -76,8 +76,8 @@ def add(parser: pytest.Parser) -> None:
         "--vramfit",
         choices=_ENGINES,
         default=None,
-        help="run tests marked fits_vram: gpu, cpu (small cases, for real), off; "
-        "estimate and auto are not built yet",
+        help="run tests marked fits_vram: gpu, cpu (small cases, for real), estimate (their "
+        "memory, without running them), off; auto is not built yet",
     )
     for name, (metavar, text) in _TWINS.items():
         group.addoption(f"--vramfit-{name}", metavar=metavar, default=None, help=text)
@@ -141,6 +141,9 @@ def read(config: pytest.Config) -> Settings:
     if engine is None and (update or against):
         option = f"--vramfit-{_UPDATES[update]}" if update else "--vramfit-against"
         raise pytest.UsageError(f"{option} measures, so it needs --gpu or --vramfit=cpu")
+    if engine == "estimate" and (update or against):
+        option = f"--vramfit-{_UPDATES[update]}" if update else "--vramfit-against"
+        raise pytest.UsageError(f"{option} measures, and --vramfit=estimate only predicts")
     if update and against:
         raise pytest.UsageError(
             f"--vramfit-{_UPDATES[update]} and --vramfit-against contradict each other: what is "
@@ -170,7 +173,7 @@ def _engine(config: pytest.Config) -> Engine | None:
         return "gpu"
     if engine in _NOT_BUILT_ENGINES:
         raise pytest.UsageError(f"--vramfit={engine} is not built yet; gpu, cpu and off are")
-    return "cpu" if engine == "cpu" else None
+    return "cpu" if engine == "cpu" else "estimate" if engine == "estimate" else None
 
 
 def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str]:

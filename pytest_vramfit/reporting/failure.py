@@ -33,6 +33,10 @@ def lines(case: Case) -> Iterator[str]:
         peaks = {**memory.phases, **case.phase_peaks}
         listed = ", ".join(f"{name} {figures.size(value)}" for name, value in peaks.items())
         yield f"  {'peaks':<{_NAME_WIDTH + 6}} {listed}"
+        if memory.ledger is not None:
+            parts = sorted(memory.ledger.items(), key=lambda one: -one[1])
+            listed = ", ".join(f"{name} {figures.size(value)}" for name, value in parts if value)
+            yield f"  {'of the peak':<{_NAME_WIDTH + 6}} {listed}"
 
 
 def text(case: Case) -> str:

@@ -9,6 +9,8 @@ from pytest_vramfit.reporting import figures, words
 
 def line(engine: Engine, card: str | None) -> str:
     """Device, driver and memory of the engine."""
+    if engine == "estimate":
+        return f"vramfit: estimate engine, for {card or 'the card of each marker'}; nothing is run"
     if engine == "cpu":
         limit = f", judged by a card of {card}" if card else ""
         memory = figures.size(host.memory_bytes())

@@ -44,6 +44,7 @@ def row(case: Case, *, judged: bool) -> Row:
         "conditions": asdict(measurement.conditions) if measurement.conditions else None,
         "throttled": list(case.throttled),
         "spill": None,
+        "prediction": asdict(measurement.prediction) if measurement.prediction else None,
         "evidence": asdict(measurement.evidence) if measurement.evidence else None,
         "checks": [
             {
@@ -156,5 +157,5 @@ def _memory(case: Case) -> Row | None:
         "managed_bytes": memory.managed_bytes,
         "allocator_retries": memory.allocator_retries,
         "phases": {**memory.phases, **case.phase_peaks},
-        "ledger": None,
+        "ledger": None if memory.ledger is None else dict(memory.ledger),
     }

@@ -62,7 +62,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row["outcome"],
         figures.size(peak),
         figures.percent(peak, card["usable_bytes"]),
-        figures.duration(median(times["step_ns"])),
+        figures.duration(median(times["step_ns"])) if times["step_ns"] else "--",
         "--" if rate is None else figures.count(rate),
     )
 

@@ -12,6 +12,8 @@ _CHECKS = {"no_oom": "no OOM", "peak_within_vram": "peak within VRAM", "gpu_time
 _ADAPTED = ("lora", "qlora")
 _FINDINGS = {
     "did_not_run": "the step did not get through",
+    "nothing_ran": "an estimate: nothing ran",
+    "too_close": "within {0} of the limit, as near as predictions go: only the card itself tells",
     "phase_before_ran_out": "the phase before ran out of memory",
     "not_built": "not built yet",
     "may_be_off_card": "may be off the card: under {0} the driver serves from host memory what "
@@ -119,6 +121,8 @@ def _unusual(spec: TrainSpec) -> list[str]:
 def title(case: Case) -> str:
     """The first line about a case: what was trained, on what."""
     total = figures.size(case.card.total_bytes)
+    if case.engine == "estimate":
+        return f"{config(case.claim.spec)} predicted for {case.card.name} ({total})"
     if case.claim.limits.card_bytes is not None:
         return f"{config(case.claim.spec)} for a card of {total}, on {case.card.name}"
     return f"{config(case.claim.spec)} on {case.card.name} ({total}{held(case.card.held_bytes)})"
@@ -206,7 +210,8 @@ def _reference(case: Case) -> str:
 def _peak(value: int, limit: int, case: Case) -> str:
     share = f"{figures.percent(value, limit)} of the card"
     if value > limit:
-        return f"{share}, {figures.size(value - limit)} over; no error was raised"
+        over = f"{share}, {figures.size(value - limit)} over"
+        return over if case.engine == "estimate" else f"{over}; no error was raised"
     outside = case.measurement.memory and case.measurement.memory.outside_allocator_bytes
     return f"{share}, {figures.size(outside)} of it outside the allocator" if outside else share
 

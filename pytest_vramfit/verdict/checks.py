@@ -9,7 +9,7 @@ from itertools import chain
 
 from pytest_vramfit.baseline import Entry, Process
 from pytest_vramfit.baseline.entry import changed_fields
-from pytest_vramfit.measurement import Engine, Measurement
+from pytest_vramfit.measurement import Engine, Measurement, Memory
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict.case import Case, Check, Finding, limited, unchecked
 from pytest_vramfit.verdict.fallback import doubted, may_leave_the_card
@@ -72,7 +72,9 @@ def judge(
     memory = measurement.memory
     checks = [no_oom(measurement)]
     reference = reference or Reference()
-    if memory is None or measurement.evidence is None:
+    if memory is not None and measurement.prediction is not None:
+        checks += _of_prediction(claim, measurement, memory, capped)
+    elif memory is None or measurement.evidence is None:
         names = ["peak_within_vram", "trained", "steady", *baseline_checks(claim.limits)]
         names += claim.schedule.phases
         names += ["headroom"] if has_headroom(claim) else []
@@ -109,6 +111,18 @@ def judge(
             [one.conditions for one in (measurement, *more) if one.conditions],
         ),
     )
+
+
+def _of_prediction(
+    claim: Claim, measurement: Measurement, memory: Memory, capped: Measurement | None
+) -> Iterator[Check]:
+    """The checks that need no device; the others are not made."""
+    yield peak_within_vram(claim, measurement, memory)
+    yield from headroom(claim, measurement, memory, capped)
+    names = ["trained", "steady", *baseline_checks(claim.limits), *claim.schedule.phases]
+    names += ["max_step"] if claim.limits.max_step_ns is not None else []
+    for name in names:
+        yield unchecked(name, Finding(kind="nothing_ran"))
 
 
 def _regressions(

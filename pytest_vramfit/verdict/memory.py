@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_vramfit.measurement import HeldChange, Measurement, Memory, OutOfMemory
+from pytest_vramfit.measurement import (
+    HeldChange,
+    Measurement,
+    Memory,
+    OutOfMemory,
+    Prediction,
+)
 from pytest_vramfit.quantity import NO_HEADROOM
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict.case import Card, Check, Finding, limited, unchecked
@@ -16,7 +22,7 @@ _ENOUGH_TO_GROW = 2
 def card_of(claim: Claim, measurement: Measurement) -> Card:
     """The memory to judge by: the marker's card, else the device."""
     device, size = measurement.device, claim.limits.card_bytes
-    if size is None:
+    if size is None or measurement.prediction is not None:  # that was made for the card
         return Card(
             name=device.name,
             total_bytes=device.total_bytes,
@@ -75,8 +81,14 @@ def _without_headroom(claim: Claim) -> Claim:
 
 def no_oom(measurement: Measurement) -> Check:
     """The training steps never asked for more than there was."""
-    oom = measurement.oom
+    oom, prediction = measurement.oom, measurement.prediction
+    if prediction is not None and prediction.fits is None:
+        return unchecked("no_oom", _too_close(prediction))
     return Check(name="no_oom", status="pass") if oom is None else _ran_out("no_oom", oom)
+
+
+def _too_close(prediction: Prediction) -> Finding:
+    return Finding(kind="too_close", names=(f"{100 * prediction.margin:g} %",))
 
 
 def _ran_out(name: str, oom: OutOfMemory) -> Check:
@@ -94,7 +106,11 @@ def _ran_out(name: str, oom: OutOfMemory) -> Check:
 def peak_within_vram(claim: Claim, measurement: Measurement, memory: Memory) -> Check:
     """All that the step needs on the card: its peak, and what lies outside the allocator."""
     peak = memory.peak_allocated_bytes + (memory.outside_allocator_bytes or 0)
-    check = limited("peak_within_vram", peak, card_of(claim, measurement).usable_bytes, "bytes")
+    usable = card_of(claim, measurement).usable_bytes
+    check = limited("peak_within_vram", peak, usable, "bytes")
+    prediction = measurement.prediction
+    if prediction is not None and abs(peak - usable) <= prediction.margin * usable:
+        return replace(check, status="unchecked", findings=(_too_close(prediction),))
     changed = measurement.device.held_change is not None
     return replace(check, findings=(Finding(kind="others_changed"),) if changed else ())
 

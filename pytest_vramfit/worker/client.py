@@ -63,6 +63,7 @@ from here, by their files, so that nothing else of this environment gets in.
 _OPTIONS = ("-P", "-X", "faulthandler")
 
 _ENVIRONMENT: dict[Engine, dict[str, str]] = {
+    "estimate": {},
     # CUPTI stays loaded: every case runs under the same conditions. Unloaded after each case, it
     # left the driver's addresses in another order, and peaks differed by up to 5 MiB in 5,700
     "gpu": {"TEARDOWN_CUPTI": "0"},

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pytest_vramfit.estimating.target import Target
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.spec import Schedule, TrainSpec
 
@@ -23,6 +24,8 @@ class Request:
     schedule: Schedule
     capacity_bytes: int | None = None
     """A bound on what the allocator may reserve; None for the whole device."""
+    target: Target | None = None
+    """The device that an estimate is for."""
 
     def line(self) -> str:
         """The request as a line of text."""
@@ -30,6 +33,7 @@ class Request:
             "spec": self.spec.to_json(),
             "schedule": asdict(self.schedule),
             "capacity_bytes": self.capacity_bytes,
+            "target": self.target.to_json() if self.target else None,
         }
         return json.dumps(values) + "\n"
 
@@ -42,6 +46,7 @@ class Request:
             spec=TrainSpec.from_json(values["spec"]),
             schedule=Schedule(**{**schedule, "phases": tuple(schedule["phases"])}),
             capacity_bytes=values["capacity_bytes"],
+            target=Target.from_json(values["target"]) if values["target"] else None,
         )
 
 

@@ -50,7 +50,7 @@ def main(engine: str) -> None:
         replies.write(write(message))
         replies.flush()
 
-    worker = _Worker(engine, reply)
+    worker = _Estimates(reply) if engine == "estimate" else _Worker(engine, reply)
     reply(Ready())
     while True:
         try:
@@ -60,6 +60,54 @@ def main(engine: str) -> None:
                 os._exit(0)
             continue
         reply(worker.answer(Request.read(line)))
+
+
+class _Estimates:
+    """The answers of a worker that has no device."""
+
+    def __init__(self, reply: Callable[[Message], None]) -> None:
+        from pytest_vramfit.estimating.estimate import Estimator
+
+        gc.freeze()  # as in the other one
+        self._estimator = Estimator()
+        self._reply = reply
+
+    def answer(self, request: Request) -> Measured | NotMeasured:
+        """Predict one case; any error of it is an answer."""
+        assert request.target is not None
+        target = request.target
+
+        def predicted() -> Measured:
+            self._reply(Progress(stage="estimate", done=0, of=1))
+            measurement = self._estimator.estimate(request.spec, target, request.capacity_bytes)
+            return Measured(measurement=measurement, clean=True)
+
+        return _answered(predicted, clean=lambda: True)
+
+    def in_the_way(self) -> bool:
+        """Never: it holds nothing."""
+        return False
+
+
+def _answered(
+    measured: Callable[[], Measured], clean: Callable[[], bool]
+) -> Measured | NotMeasured:
+    """What was measured, or the answer that an error is; ``clean`` is asked after it."""
+    from pytest_vramfit.measurement import UnsupportedError
+    from pytest_vramfit.training.model import UnbuildableError
+
+    try:
+        return measured()
+    except UnsupportedError as error:
+        return NotMeasured(outcome="unsupported", says=str(error), clean=clean())
+    except UnbuildableError as error:
+        return NotMeasured(outcome="refused", says=str(error), clean=clean())
+    except LeaseTimeoutError as error:
+        return NotMeasured(outcome="timeout", says=str(error), clean=clean())
+    except Exception as error:  # noqa: BLE001 (whatever the training libraries raise)
+        traceback.print_exc()
+        says = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return NotMeasured(outcome="crashed", says=says)
 
 
 class _Worker:
@@ -76,47 +124,38 @@ class _Worker:
         self._gpu: Visible | None = None
         self._lease: Lease | None = None
         self._bench: Bench | None = None
+        self._clean = True
+        """Whether the device is as it was before the last case."""
 
     def answer(self, request: Request) -> Measured | NotMeasured:
         """Measure one case; any error of it is an answer."""
-        from pytest_vramfit.measuring.bench import UnsupportedError
-        from pytest_vramfit.training.model import UnbuildableError
+        self._clean = True  # nothing was touched yet
+        return _answered(lambda: self._measured(request), lambda: self._clean)
 
+    def _measured(self, request: Request) -> Measured:
         opening: dict[str, int] = {}
-        clean = True  # nothing was touched yet
-        try:
+        begin = time.perf_counter_ns()
+        waited = self._engine == "gpu" and self._take_gpu()
+        if waited:
+            opening["waiting"] = time.perf_counter_ns() - begin
+        if self._bench is None:
             begin = time.perf_counter_ns()
-            waited = self._engine == "gpu" and self._take_gpu()
-            if waited:
-                opening["waiting"] = time.perf_counter_ns() - begin
-            if self._bench is None:
-                begin = time.perf_counter_ns()
-                self._bench = self._open(after_others=waited)
-                opening["open"] = time.perf_counter_ns() - begin
-            clean = False
-            self._bench.begin(request.capacity_bytes)
-            try:
-                measurement = self._measured(request, self._bench)
-            finally:
-                begin = time.perf_counter_ns()
-                clean = self._cleaned(self._bench)
-        except UnsupportedError as error:
-            return NotMeasured(outcome="unsupported", says=str(error), clean=clean)
-        except UnbuildableError as error:
-            return NotMeasured(outcome="refused", says=str(error), clean=clean)
-        except LeaseTimeoutError as error:
-            return NotMeasured(outcome="timeout", says=str(error), clean=clean)
-        except Exception as error:  # noqa: BLE001 (whatever the training libraries raise)
-            traceback.print_exc()
-            says = f"{type(error).__name__}: {error}".removesuffix(": ")
-            return NotMeasured(outcome="crashed", says=says)
+            self._bench = self._open(after_others=waited)
+            opening["open"] = time.perf_counter_ns() - begin
+        self._clean = False
+        self._bench.begin(request.capacity_bytes)
+        try:
+            measurement = self._run_case(request, self._bench)
+        finally:
+            begin = time.perf_counter_ns()
+            self._clean = self._cleaned(self._bench)
         stages = {**opening, **measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
+        untouched = not _leaves_traces(request, measurement) and not self.in_the_way()
         return Measured(
-            measurement=replace(measurement, stages_ns=stages),
-            clean=clean and not _leaves_traces(request, measurement) and not self.in_the_way(),
+            measurement=replace(measurement, stages_ns=stages), clean=self._clean and untouched
         )
 
-    def _measured(self, request: Request, bench: Bench) -> Measurement:
+    def _run_case(self, request: Request, bench: Bench) -> Measurement:
         # a name for the run outside would keep its tensors until the bench is looked at
         return self._case_run(request.spec, request.schedule, bench, self._report).measure()
 

@@ -1,0 +1,159 @@
+"""A case predicted: what measuring it would show, as far as memory goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_vramfit.estimating.allocator import falling, rising, shuffled
+from pytest_vramfit.estimating.allocator_settings import AllocatorSettings, NotModelledError
+from pytest_vramfit.estimating.replay import GotThrough, RanOut, Replay, ledger
+from pytest_vramfit.estimating.run import trace
+from pytest_vramfit.estimating.target import Target
+from pytest_vramfit.estimating.traced import Traced
+from pytest_vramfit.measurement import (
+    Device,
+    Measurement,
+    Memory,
+    OutOfMemory,
+    Prediction,
+    UnsupportedError,
+)
+from pytest_vramfit.spec import TrainSpec
+
+MARGIN = 0.005
+"""Of the allocator's memory: no peak of those measured was further from its prediction."""
+_SHUFFLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a trace depends on."""
+
+    digest: str
+    capability: tuple[int, int] | None
+
+
+class Estimator:
+    """Predicts cases, one after the other; the last one's trace is kept for the same again."""
+
+    def __init__(self) -> None:
+        self._last: tuple[_Key, Traced] | None = None
+
+    def estimate(
+        self, spec: TrainSpec, target: Target, capacity_bytes: int | None = None
+    ) -> Measurement:
+        """What measuring would show on the target, whose allocator may have ``capacity_bytes``
+        (None: all that is usable and not beside it).
+
+        Raises UnbuildableError where the spec does not fit the model, UnsupportedError where this
+        engine cannot tell.
+        """
+        settings = _settings(spec)
+        begin = time.perf_counter_ns()
+        traced = self._traced(spec, target)
+        traced_ns = time.perf_counter_ns() - begin
+        room = target.usable_bytes - target.outside_bytes
+        capacity = room if capacity_bytes is None else capacity_bytes
+        unbounded = [one for one in _replays(traced, settings) if isinstance(one, GotThrough)]
+        fits, oom = _fits(traced, settings, unbounded, capacity)
+        reserved = [one.peak_reserved_bytes for one in unbounded]
+        return Measurement(
+            device=Device(
+                name=target.name,
+                total_bytes=target.total_bytes,
+                reserved_bytes=target.reserved_bytes,
+                held_bytes=0,
+            ),
+            memory=_memory(traced, settings, unbounded[0], target),
+            oom=oom,
+            evidence=None,
+            step_ns=(),
+            gpu=None,
+            conditions=None,
+            phases={},
+            stages_ns={"trace": traced_ns, "replay": time.perf_counter_ns() - begin - traced_ns},
+            prediction=Prediction(
+                fits=fits, margin=MARGIN, reserved_bytes=(min(reserved), max(reserved))
+            ),
+            environment={},
+        )
+
+    def _traced(self, spec: TrainSpec, target: Target) -> Traced:
+        key = _Key(spec.digest, target.capability)
+        if self._last is None or self._last[0] != key:
+            self._last = None  # two large ones need not be there at a time
+            self._last = (key, trace(spec, target))
+        return self._last[1]
+
+
+def _settings(spec: TrainSpec) -> AllocatorSettings:
+    """The allocator's settings of the case. Raises UnsupportedError."""
+    if spec.alloc_conf is None:
+        return AllocatorSettings()
+    try:
+        return AllocatorSettings.parse(spec.alloc_conf)
+    except NotModelledError as error:
+        raise UnsupportedError(f"alloc_conf={spec.alloc_conf!r}: {error}") from error
+
+
+def _replays(
+    traced: Traced, settings: AllocatorSettings, capacity_bytes: int | None = None
+) -> Iterator[GotThrough | RanOut]:
+    """The trace with segments in several orders of addresses, which decide between equal blocks and
+    are the driver's affair.
+    """
+    orders = (rising(), falling(), *map(shuffled, range(_SHUFFLES)))
+    for addresses in orders:
+        yield Replay(traced, settings, capacity_bytes=capacity_bytes, addresses=addresses).run()
+
+
+def _fits(
+    traced: Traced, settings: AllocatorSettings, unbounded: list[GotThrough], capacity: int
+) -> tuple[bool | None, OutOfMemory | None]:
+    """Whether the allocator gets through with so much, and where it runs out.
+
+    For sure where it does so in every order with a margin less, and not where it fails in every
+    order with a margin more. None: neither.
+    """
+    less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
+    if all(one.peak_reserved_bytes <= less for one in unbounded):
+        return True, None
+    if all(one.steps[-1].step <= less for one in unbounded) and all(
+        isinstance(one, GotThrough) for one in _replays(traced, settings, less)
+    ):
+        return True, None
+    ends = [one for one in _replays(traced, settings, more) if isinstance(one, RanOut)]
+    return (False, _oom(ends[0])) if len(ends) == len(unbounded) else (None, None)
+
+
+def _oom(end: RanOut) -> OutOfMemory:
+    return OutOfMemory(
+        phase=end.phase,
+        step=end.step,
+        requested_bytes=end.requested_bytes,
+        free_bytes=end.free_bytes,
+        allocated_bytes=end.allocated_bytes,
+        reserved_bytes=end.reserved_bytes,
+        says="predicted",
+    )
+
+
+def _memory(traced: Traced, settings: AllocatorSettings, ran: GotThrough, target: Target) -> Memory:
+    """The figures of the steady steps, without a bound."""
+    first, *steady = ran.steps
+    return Memory(
+        load_peak_bytes=ran.load_peak_bytes,
+        first_step_peak_allocated_bytes=first.step,
+        forward_peak_bytes=max(one.forward for one in steady),
+        backward_peak_bytes=max(one.backward for one in steady),
+        optimizer_peak_bytes=max(one.optimizer for one in steady),
+        peak_reserved_bytes=ran.peak_reserved_bytes,
+        allocated_after_step_bytes=ran.after_step_bytes[1:],
+        reserved_after_step_bytes=None,
+        outside_allocator_bytes=target.outside_bytes,
+        allocator_retries=ran.retries,
+        managed_bytes=traced.managed_bytes,
+        ledger={**ledger(traced, settings, ran.peak_event), "managed": traced.managed_bytes},
+    )
