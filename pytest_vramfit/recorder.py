@@ -54,10 +54,14 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run the operation, then count the storages that it returned for the first time."""
         result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, torch.Tensor) and value.device.type in self._device_types:
-                self.count(value, func)
+        self.count_all(result, func)
         return result
+
+    def count_all(self, result: Any, made_by: object) -> None:
+        """Count what an operation returned."""
+        for value in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
+            if isinstance(value, torch.Tensor) and value.device.type in self._device_types:
+                self.count(value, made_by)
 
     def count(self, tensor: torch.Tensor, made_by: object) -> None:
         """Count the tensor's storage from now on, if it is new; ``made_by``: the operation."""

@@ -1,12 +1,12 @@
 """A model of PyTorch's CUDA caching allocator: one device, one stream, no private pools.
 
 Every rule is from ``DeviceCachingAllocator`` in c10/cuda/CUDACachingAllocator.cpp; the functions
-that a method follows stand in its docstring. Read in PyTorch of 2024 (2.5), late 2025 and mid-2026.
+that a method follows stand in its docstring. Read in main of mid-2024, spring and mid-2026.
 
 What decides between free blocks of one size differs by version: their addresses up to PyTorch
 2.11, the age of their segments since https://github.com/pytorch/pytorch/pull/183591 (May 2026),
-which is what `rising` addresses give. (In between, main had the age of each block for a month:
-https://github.com/pytorch/pytorch/pull/178362; that order is not modelled.)
+which is the order of `rising` addresses. In between it was the age of each block, for some weeks:
+https://github.com/pytorch/pytorch/pull/178362. That is not modelled.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class CachingAllocator:
         one, until the threshold is met (``garbage_collect_cached_blocks``).
         """
         threshold = self._settings.garbage_collection_threshold
-        if not threshold or self._allowed == _UNBOUNDED:
+        if not threshold:
             return
         excess = self._device.reserved - int(threshold * self._allowed)
         left = [block for block in self._large.free_blocks() if block.whole]
@@ -228,17 +228,16 @@ class CachingAllocator:
         """
         if self._oversize == _UNBOUNDED or self._expands:
             return False
-        wanted = max(size, self._oversize)
-        enough = pool.at_least(wanted)
+        enough = pool.at_least(size)  # oversize, or best fit had taken it
         if enough is not None:
             pool.release(enough)
             return True
         for block in reversed(pool.free_blocks()):
-            if wanted <= 0 or block.size < self._oversize:
+            if size <= 0 or block.size < self._oversize:
                 break
             pool.release(block)
-            wanted -= block.size
-        return wanted <= 0
+            size -= block.size
+        return size <= 0
 
     def _out_of_memory(self, requested_bytes: int) -> OutOfMemoryError:
         return OutOfMemoryError(

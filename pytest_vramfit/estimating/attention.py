@@ -18,6 +18,10 @@ aten = torch.ops.aten
 Kernel = Literal["flash", "efficient", "cpu flash", "math"]
 
 _AMPERE = (8, 0)
+_EFFICIENT_HAS_GROUPS = (2, 14)
+"""Since then the memory-efficient kernel takes heads that share keys, repeated
+(https://github.com/pytorch/pytorch/pull/191085).
+"""
 _FLASH_HEAD = 256
 """The largest head of the flash kernels."""
 _ALIGNED = 8
@@ -29,7 +33,7 @@ def kernel_of(target: Target, query: torch.Tensor, key: torch.Tensor, *, masked:
 
     aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: flash for half precisions from Ampere on,
     without a mask, heads of up to 256 (on Hopper and later cuDNN's, of the same memory); then the
-    memory-efficient one, which does not have groups of queries.
+    memory-efficient one.
     """
     if target.capability is None:
         return "cpu flash"
@@ -38,7 +42,10 @@ def kernel_of(target: Target, query: torch.Tensor, key: torch.Tensor, *, masked:
     if not masked and half and target.capability >= _AMPERE and head <= _FLASH_HEAD:
         return "flash"
     bf16_before_ampere = query.dtype == torch.bfloat16 and target.capability < _AMPERE
-    if not bf16_before_ampere and head % 4 == 0:
+    grouped = query.shape[1] != key.shape[1]
+    assert target.torch is not None
+    groups_unknown = grouped and target.torch < _EFFICIENT_HAS_GROUPS
+    if not bf16_before_ampere and not groups_unknown and head % 4 == 0:
         return "efficient"
     return "math"
 

@@ -44,6 +44,9 @@ class Lists:
     promote: frozenset[str]
     """Run in the widest type among their arguments."""
 
+    def __contains__(self, name: str) -> bool:
+        return any(name in one for one in (self.lower, self.fp32, self.fp32_result, self.promote))
+
 
 CUDA = Lists(
     lower=_LOWER | _names("addmv addr mv"),
@@ -94,10 +97,10 @@ class Autocast:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What the operation returns under autocast as it is now."""
-        low = self.dtype
+        name, lists = function.__name__, self.lists
+        low = self.dtype if name in lists else None
         if low is None:
             return function(*args, **kwargs)
-        name, lists = function.__name__, self.lists
         if name in lists.lower:
             return self._cast_call(low, function, args, kwargs)
         if name in lists.fp32:

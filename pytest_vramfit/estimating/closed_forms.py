@@ -265,7 +265,8 @@ class Parts:
 
     They do not all live at one moment. When backward is at the loss, everything but ``gradients``
     does, and those too if an earlier micro-batch left them; at the optimizer's step, everything but
-    ``activations`` and ``logits``. The part ``workspace`` is the device's and has no closed form.
+    ``activations`` and ``logits``. Where attention is eager and sequences are long, the peak may be
+    a third one, inside a layer. The part ``workspace`` is the device's and has no closed form.
     """
 
     weights: int

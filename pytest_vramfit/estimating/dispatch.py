@@ -33,6 +33,8 @@ class Dispatch(TorchFunctionMode):
         self._chosen: dict[Callable[..., Any], Callable[..., Any]] = {
             functional.scaled_dot_product_attention: scaled_dot_product_attention
         }
+        self._casts: dict[Callable[..., Any], bool] = {}
+        """Whether a function is cast or chosen at all, of those that were called."""
         if target.capability is not None:
             self._chosen |= {
                 functional.dropout: dropout,
@@ -49,6 +51,11 @@ class Dispatch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call what the target would, under autocast where it is on."""
+        cast = self._casts.get(func)
+        if cast is None:
+            cast = self._casts[func] = func in self._chosen or func.__name__ in self.autocast.lists
+        if not cast:
+            return func(*args, **(kwargs or {}))
         return self.autocast.call(self._chosen.get(func, func), args, dict(kwargs or {}))
 
 

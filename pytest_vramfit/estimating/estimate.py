@@ -10,7 +10,7 @@ from pytest_vramfit.estimating.allocator import falling, rising, shuffled
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings, NotModelledError
 from pytest_vramfit.estimating.replay import GotThrough, RanOut, Replay, ledger
 from pytest_vramfit.estimating.run import trace
-from pytest_vramfit.estimating.target import Target
+from pytest_vramfit.estimating.target import Target, Version
 from pytest_vramfit.estimating.traced import Traced
 from pytest_vramfit.measurement import (
     Device,
@@ -33,6 +33,7 @@ class _Key:
 
     digest: str
     capability: tuple[int, int] | None
+    torch: Version | None
 
 
 class Estimator:
@@ -81,7 +82,7 @@ class Estimator:
         )
 
     def _traced(self, spec: TrainSpec, target: Target) -> Traced:
-        key = _Key(spec.digest, target.capability)
+        key = _Key(spec.digest, target.capability, target.torch)
         if self._last is None or self._last[0] != key:
             self._last = None  # two large ones need not be there at a time
             self._last = (key, trace(spec, target))

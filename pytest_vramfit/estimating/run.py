@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
+import torch
 from torch import nn
 
 from pytest_vramfit.estimating import attention, kernels
@@ -27,6 +29,9 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
 
     Raises UnbuildableError where the spec does not fit the model.
     """
+    if target.torch is None:
+        major, minor, *_ = torch.__version__.split(".")
+        target = replace(target, torch=(int(major), int(minor)))
     outline = model.outline(spec)
     adapted = adapters.targets(outline, spec)
     dispatch = Dispatch(target)
@@ -59,7 +64,8 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
 def _assign_parameters(recorded: Trace, trained: nn.Module) -> None:
     """Whose the bytes are that live through all steps."""
     named = dict(trained.named_parameters())
-    recorded.assign("adapters", (one for name, one in named.items() if adapters.is_adapter(name)))
+    beside = (one for n, one in named.items() if adapters.is_adapter(n) or adapters.is_saved(n))
+    recorded.assign("adapters", beside)
     recorded.assign("weights", (*named.values(), *trained.buffers()))
     # what else lives are scales and tables of quantised weights
     recorded.assign_rest("quantisation")

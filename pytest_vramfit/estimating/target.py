@@ -9,7 +9,6 @@ from typing import Any
 from pytest_vramfit.catalog import gpus
 
 _MIB = 2**20
-_HOPPER = 9
 _OTHER_OUTSIDE_BYTES = 776 * _MIB
 """What a training process had beside PyTorch's allocator on an H200: context, kernels, libraries.
 Taken for cards of which it is not known, as the largest that was seen.
@@ -20,13 +19,37 @@ _OTHER_CAPABILITY = (8, 6)
 """A card that is given as a size is taken for one of Ampere or later."""
 
 
+Version = tuple[int, int]
+"""Major and minor."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workspaces:
-    """What cuBLAS keeps in PyTorch's allocator for each thread that uses it."""
+    """What cuBLAS has in PyTorch's allocator for each thread that uses it.
+
+    Both stay once they are there, but cublasLt's where ``lt_for_each_call``.
+    """
 
     cublas_bytes: int
     cublas_lt_bytes: int
     """Beside that, of its extension for products with a bias."""
+    lt_for_each_call: bool
+
+
+def _workspaces(capability: tuple[int, int], torch: Version) -> Workspaces:
+    """What ``parseChosenWorkspaceSize`` chooses (CublasHandlePool.cpp; the constants are those in
+    the wheels of 2.7 to 2.14), and cublasLt's megabyte, which peaks of 2.11 (H200) and 2.14 (T4)
+    show for each thread.
+    """
+    if torch < (2, 12):
+        large = capability == (9, 0)
+    else:
+        large = capability[0] in ({9, 10, 12} if torch < (2, 14) else {9, 10, 11, 12})
+    return Workspaces(
+        cublas_bytes=32 * _MIB if large else 2 * 4096 * 1024 + 16 * 8 * 1024,
+        cublas_lt_bytes=_MIB,
+        lt_for_each_call=torch < (2, 9),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +64,8 @@ class Target:
     """What a training process has there beside PyTorch's allocator."""
     capability: tuple[int, int] | None = None
     """CUDA's compute capability; None: the CPU."""
+    torch: Version | None = None
+    """PyTorch's, whose kernels and allocator are meant; None: the installed one."""
 
     @property
     def usable_bytes(self) -> int:
@@ -55,18 +80,22 @@ class Target:
     def from_json(cls, values: Mapping[str, Any]) -> Target:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
         capability = values["capability"]
-        return cls(**{**values, "capability": tuple(capability) if capability else None})
+        version = values["torch"]
+        return cls(
+            **{
+                **values,
+                "capability": tuple(capability) if capability else None,
+                "torch": tuple(version) if version else None,
+            }
+        )
 
     @property
     def workspaces(self) -> Workspaces | None:
-        """By its capability: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp."""
+        """Of cuBLAS; the CPU has none."""
         if self.capability is None:
             return None
-        hopper = self.capability[0] == _HOPPER
-        return Workspaces(
-            cublas_bytes=32 * _MIB if hopper else 2 * 4096 * 1024 + 16 * 8 * 1024,
-            cublas_lt_bytes=_MIB,
-        )
+        assert self.torch is not None
+        return _workspaces(self.capability, self.torch)
 
 
 def target_of(name: str | None, total_bytes: int) -> Target:

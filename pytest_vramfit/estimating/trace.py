@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
+from pytest_vramfit.estimating.shapes import Shapes
 from pytest_vramfit.estimating.target import Workspaces
 from pytest_vramfit.estimating.traced import Action, Block, Event
 from pytest_vramfit.recorder import Recorder
@@ -38,6 +39,7 @@ class Trace(Recorder):
         self.marks: list[str] = []
         self.phase: Callable[[], str] = lambda: "load"
         self._lowerings = lowerings
+        self._shapes = Shapes()
         self._workspaces = workspaces
         self._thread = _MAIN
         self._has_workspace: set[tuple[str, str]] = set()
@@ -57,7 +59,8 @@ class Trace(Recorder):
         """Run the operation, or its lowering, and record what it allocates."""
         lowering = self._lowerings.get(func)
         if lowering is None:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = self._shapes.call(func, args, kwargs or {})
+            self.count_all(result, func)
         else:
             result = self._lowered(lowering, args, kwargs or {})
         if self._workspaces is not None and func in _PRODUCTS:
@@ -159,14 +162,24 @@ class Trace(Recorder):
         stream, and handles are each thread's own).
         """
         assert self._workspaces is not None
-        wanted = {"cublas": self._workspaces.cublas_bytes}
-        if has_bias:
-            wanted["cublas_lt"] = self._workspaces.cublas_lt_bytes
-        for name, size_bytes in wanted.items():
-            if size_bytes and (self._thread, name) not in self._has_workspace:
-                self._has_workspace.add((self._thread, name))
-                number = self._allocate(size_bytes, name, (size_bytes,), "uint8")
-                self.blocks[number].part = "workspace"
+        self._keep_workspace("cublas", self._workspaces.cublas_bytes)
+        lt_bytes = self._workspaces.cublas_lt_bytes
+        if has_bias and self._workspaces.lt_for_each_call:
+            number = self._allocate_workspace("cublas_lt", lt_bytes)
+            self.events.append((Action.FREE, number, 0))
+        elif has_bias:
+            self._keep_workspace("cublas_lt", lt_bytes)
+
+    def _keep_workspace(self, name: str, size_bytes: int) -> None:
+        """Allocate it where the thread does not have it."""
+        if (self._thread, name) not in self._has_workspace:
+            self._has_workspace.add((self._thread, name))
+            self._allocate_workspace(name, size_bytes)
+
+    def _allocate_workspace(self, name: str, size_bytes: int) -> int:
+        number = self._allocate(size_bytes, name, (size_bytes,), "uint8")
+        self.blocks[number].part = "workspace"
+        return number
 
 
 _PRODUCTS = {

@@ -45,8 +45,10 @@ _SHAPES = [
         (r"(num|n)_\w*(layers?|blocks)|depth", None, 1_000),
         (r"hidden_size|d_model|n_embd|embedding_size|(moe_)?intermediate_size", 1, 2**20),
         (r"d_ff|n_inner|((en|de)coder_)?ffn_dim|ffn_hidden_size|head_dim|d_kv", 1, 2**20),
+        (r"word_embed_proj_dim", 1, 2**20),
         (r"(num|n)_(attention_|key_value_|kv_)?heads?|\w+_attention_heads", 1, 2**16),
         (r"vocab_size", 1, 2**28),
+        (r"chunk_size_feed_forward", 0, 2**20),
         (r"n_positions|max_position_embeddings", None, 2**31 - 1),
         (r"(num|n)_\w+|\w+_(layers|heads|experts)", None, 2**20),
         (r"\w+_(size|dim|rank)", None, 2**31 - 1),
@@ -57,6 +59,11 @@ _SHAPES = [
 transformers goes through layers, experts and labels one by one, before anybody could stop it. Where
 there is a least, the value must be an integer; elsewhere there may be flags of all kinds. None
 leaves a shape to transformers.
+"""
+
+_DROPOUT = re.compile(r"\w*(dropout|pdrop|layerdrop)(_(prob|rate|p))?|\w*drop_(path_)?rate")
+"""Names of the shares that are dropped at random; some are flags, or None for a head that is not
+there.
 """
 
 
@@ -178,6 +185,7 @@ class _Reader:
             )
         _check_number(key, value)
         _check_shape(name, value)
+        _check_use(name, value)
         return value
 
 
@@ -201,3 +209,16 @@ def _check_shape(name: str, value: object) -> None:
         else:
             return
         raise ValueError(f"has {shown(name)} = {shown(value)}, which must be {words}")
+
+
+def _check_use(name: str, value: object) -> None:
+    """Refuse what breaks the first step of a model that transformers does build."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    missing = value is None and name == "attention_dropout"
+    if name == "return_dict" and value is not True:
+        words = "True, as the loss is read by its name"
+    elif _DROPOUT.fullmatch(name) and (missing or (number is not None and not 0 <= number < 1)):
+        words = "a number from 0 up to, not including, 1"
+    else:
+        return
+    raise ValueError(f"has {shown(name)} = {shown(value)}, which must be {words}")

@@ -6,7 +6,6 @@ Nothing is downloaded and no more than one unquantised module lives on the devic
 
 from __future__ import annotations
 
-import difflib
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,28 +14,14 @@ import torch
 from bitsandbytes.nn import Int8Params, Params4bit
 from safetensors import SafetensorError
 from torch import nn
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    BitsAndBytesConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from pytest_vramfit import catalog
-from pytest_vramfit.marker.architecture import config_values
 from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.training.config import UnbuildableError, config_of, one_line
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SEED = 0
-_LONGEST_ERROR = 300
-
-
-class UnbuildableError(ValueError):
-    """The spec names something that the model or its libraries do not have: one sentence."""
 
 
 def outline(spec: TrainSpec) -> PreTrainedModel:
@@ -46,7 +31,7 @@ def outline(spec: TrainSpec) -> PreTrainedModel:
     """
     _check_packages(spec)
     try:
-        config = _config(spec)
+        config = config_of(spec)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=DTYPES[spec.dtype], attn_implementation=spec.attention
@@ -54,62 +39,11 @@ def outline(spec: TrainSpec) -> PreTrainedModel:
     except UnbuildableError:
         raise
     except Exception as error:  # transformers checks config values by raising what it likes
-        raise UnbuildableError(f"model: {_one_line(error)}") from error
+        raise UnbuildableError(f"model: {one_line(error)}") from error
     if spec.method == "qlora":
         _lay_out_quantised(model, spec)
     model.tie_weights()
     return model
-
-
-def _config(spec: TrainSpec) -> PreTrainedConfig:
-    """The config of a causal language model, as far as it can be told without building it."""
-    values = dict(spec.config) or _config_of_checkpoint(spec)
-    model_type = values.pop("model_type")
-    if model_type not in CONFIG_MAPPING:
-        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
-        own_code = ", and code that a model brings along is never run"
-        hint = f"; the nearest is {near[0]!r}" if near else own_code
-        raise UnbuildableError(f"model_type {model_type!r} is unknown to transformers{hint}")
-    config: PreTrainedConfig = AutoConfig.for_model(model_type, **values)
-    config.use_cache = False
-    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if kind is None:
-        raise UnbuildableError(
-            f"model_type {model_type!r} is no causal language model to transformers"
-        )
-    if spec.attention == "sdpa" and not kind._supports_sdpa:
-        raise UnbuildableError(
-            f"{kind.__name__} does not have attention='sdpa'; write attention='eager'"
-        )
-    text = config.get_text_config()
-    heads = getattr(text, "num_attention_heads", None)
-    groups = getattr(text, "num_key_value_heads", None)
-    if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
-        raise UnbuildableError(
-            f"model: num_attention_heads = {heads} must be a multiple of "
-            f"num_key_value_heads = {groups}"
-        )
-    return config
-
-
-def _config_of_checkpoint(spec: TrainSpec) -> dict[str, Any]:
-    """The config values of a hub id, from the cache or the hub."""
-    assert spec.checkpoint is not None
-    try:
-        values, _ = PreTrainedConfig.get_config_dict(
-            spec.checkpoint, revision=spec.revision or "main"
-        )
-    except OSError as error:
-        near = catalog.nearest(spec.checkpoint)
-        raise UnbuildableError(
-            f"model={spec.checkpoint!r} is not in the catalogue"
-            + (f", whose nearest is {near!r}," if near else "")
-            + f" and its config could not be read from the hub or its cache: {_one_line(error)}"
-        ) from error
-    try:
-        return config_values(values)
-    except ValueError as error:
-        raise UnbuildableError(f"model={spec.checkpoint!r} {error}") from None
 
 
 def _check_packages(spec: TrainSpec) -> None:
@@ -170,7 +104,7 @@ def build(outline: PreTrainedModel, spec: TrainSpec, device: torch.device) -> Pr
             output_loading_info=True,
         )
     except (OSError, ValueError, SafetensorError) as error:  # a file missing, or not as it should
-        raise UnbuildableError(f"model: {_one_line(error)}") from error
+        raise UnbuildableError(f"model: {one_line(error)}") from error
     model: PreTrainedModel
     model, seen = loaded
     # what transformers would make up
@@ -239,10 +173,3 @@ def _quantise(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Para
     )
     quantised: nn.Parameter = made._quantize(weight.device)
     return quantised
-
-
-def _one_line(error: BaseException) -> str:
-    """The error in one line: of several lines the first two, which name the field and its fault."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    text = " ".join(lines[:2])[:_LONGEST_ERROR]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

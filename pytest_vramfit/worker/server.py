@@ -94,7 +94,7 @@ def _answered(
 ) -> Measured | NotMeasured:
     """What was measured, or the answer that an error is; ``clean`` is asked after it."""
     from pytest_vramfit.measurement import UnsupportedError
-    from pytest_vramfit.training.model import UnbuildableError
+    from pytest_vramfit.training.config import UnbuildableError
 
     try:
         return measured()
