@@ -36,9 +36,9 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
     adapted = adapters.targets(outline, spec)
     dispatch = Dispatch(target)
     if target.capability is None:
-        recorded = Trace({})
+        recorded = Trace(kernels.EVERYWHERE)
     else:
-        recorded = Trace({**kernels.LOWERINGS, **attention.LOWERINGS}, target.workspaces)
+        recorded = Trace({**kernels.CUDA, **attention.lowerings(target)}, target.workspaces)
     with recorded, dispatch, replaced(target, dispatch, recorded), _own_tables():
         model.materialise(outline, spec, META)
         recorded.mark("weights")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
+from pytest_vramfit.estimating.accumulation import is_in_place, sole_owners
 from pytest_vramfit.estimating.shapes import Shapes
 from pytest_vramfit.estimating.target import Workspaces
 from pytest_vramfit.estimating.traced import Action, Block, Event
@@ -40,6 +41,7 @@ class Trace(Recorder):
         self.phase: Callable[[], str] = lambda: "load"
         self._lowerings = lowerings
         self._shapes = Shapes()
+        self._sole = sole_owners()
         self._workspaces = workspaces
         self._thread = _MAIN
         self._has_workspace: set[tuple[str, str]] = set()
@@ -57,6 +59,8 @@ class Trace(Recorder):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operation, or its lowering, and record what it allocates."""
+        if self._accumulates(func, args):
+            return args[0]
         lowering = self._lowerings.get(func)
         if lowering is None:
             result = self._shapes.call(func, args, kwargs or {})
@@ -66,6 +70,11 @@ class Trace(Recorder):
         if self._workspaces is not None and func in _PRODUCTS:
             self._use_cublas(has_bias=_has_bias(func, args))
         return result
+
+    def _accumulates(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Not on a CPU, whose engine measures under a mode, too."""
+        on_cuda = self._workspaces is not None
+        return on_cuda and self._thread == _AUTOGRAD and is_in_place(func, args, self._sole)
 
     def _lowered(self, lowering: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the lowering returns; what else it allocates is the kernel's workspace."""

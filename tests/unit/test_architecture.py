@@ -465,6 +465,42 @@ def test_absurd_shape(key: str, value: object, accepted: str, tmp_path: Path) ->
     assert refusal(folder(tmp_path, written), tmp_path) == says
 
 
+SHARE = "a number from 0 up to, not including, 1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("attention_dropout", 5, SHARE),
+        ("attention_dropout", -0.1, SHARE),
+        ("attention_dropout", 1.0, SHARE),
+        ("attention_dropout", None, SHARE),
+        ("attention_probs_dropout_prob", 2, SHARE),
+        ("hidden_dropout_prob", 1.5, SHARE),
+        ("resid_pdrop", 5, SHARE),
+        ("dropout", 100, SHARE),
+        ("dropout_rate", -1, SHARE),
+        ("decoder_layerdrop", 1, SHARE),
+        ("drop_path_rate", 1.5, SHARE),
+        ("initializer_range", -0.5, "a number of at least 0"),
+        ("init_std", -1, "a number of at least 0"),
+        ("return_dict", False, "True, as the loss is read by its name"),
+        ("return_dict", None, "True, as the loss is read by its name"),
+        ("return_dict", 1, "True, as the loss is read by its name"),
+        ("chunk_size_feed_forward", -1, "an integer from 0 to 1,048,576"),
+        ("word_embed_proj_dim", 0, WIDTH),
+    ],
+)
+def test_value_that_breaks_the_first_step(
+    key: str, value: object, accepted: str, tmp_path: Path
+) -> None:
+    """Also of a part of the model, and of one layer of many."""
+    says = f"has '{key}' = {value!r}, which must be {accepted}"
+    assert refusal({**LLAMA, key: value}, tmp_path) == says
+    assert refusal({**LLAMA, "text_config": {key: value}}, tmp_path) == says
+    assert refusal({**LLAMA, "deep": [{key: value}]}, tmp_path) == says
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -475,10 +511,13 @@ def test_absurd_shape(key: str, value: object, accepted: str, tmp_path: Path) ->
         {"num_experts": 0, "num_labels": 2**20, "chunk_size": -1, "kernel_size": [3, 3]},
         {"max_position_embeddings": 2**31 - 1, "sliding_window": 2**40, "rope_theta": 10**11},
         {"pad_token_id": -1, "num_hidden_layers_note": "24", "use_num_heads": True},
+        {"attention_dropout": 0, "layerdrop": 0.999, "drop_path_rate": [0.0, 0.1]},
+        {"token_dropout": True, "classifier_dropout": None, "dropout": "told by transformers"},
+        {"initializer_range": 0.0, "return_dict": True, "chunk_size_feed_forward": 0},
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_shape_at_its_bound_and_flags_beside_shapes(
+def test_value_at_its_bound_and_flags_beside_values(
     values: dict[str, object], tmp_path: Path
 ) -> None:
     assert resolve({**LLAMA, **values}, rootdir=tmp_path)[1] == {**LLAMA, **values}

@@ -238,6 +238,8 @@ WRONG = [
     ("card", "16GB", f"card='16GB' must be {UNITS}; write '16GiB' for powers of 1024"),
     ("card", "5090", f"card='5090' must be {UNITS}"),
     ("card", "0MiB", "card='0MiB' must be a size above zero"),
+    ("card", "17TiB", "card='17TiB' must be a size of at most 16TiB"),
+    ("card", "999999999TiB", "card='999999999TiB' must be a size of at most 16TiB"),
     ("card", "My GPU", f"card='My GPU' must be {CARD}"),
     ("card", LONG, f"card='{CUT} must be {CARD}"),
     (

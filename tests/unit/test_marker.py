@@ -530,6 +530,11 @@ def test_rank_of_an_outer_layer_is_no_mistake_under_another_method() -> None:
             {"model": "nobody/two"},
             {"model": "nobody/two"},
         ),
+        (
+            {"model": "Qwen2.5-7B", "weights": "pretrained", "revision": "v1"},
+            {"weights": "random"},
+            {"model": "Qwen2.5-7B"},
+        ),
     ],
 )
 def test_what_an_inner_layer_has_no_use_for_is_displaced(
@@ -539,9 +544,19 @@ def test_what_an_inner_layer_has_no_use_for_is_displaced(
     assert read({"model": "tiny", **outer}, inner) == read({"model": "tiny"}, same)
 
 
+def test_revision_stays_where_the_config_is_of_it_too() -> None:
+    """Of a model that only the hub knows, whatever its weights."""
+    outer = {"model": "nobody/unknown", "weights": "pretrained", "revision": "v1"}
+    inner = read(outer, {"weights": "random"}).spec
+    assert (inner.weights, inner.checkpoint, inner.revision) == ("random", "nobody/unknown", "v1")
+
+
 @pytest.mark.parametrize(
     ("outer", "inner"),
     [
+        ({"weights": "random"}, {"revision": "v1"}),
+        ({"revision": "v1"}, {"seq": 1024}),
+        ({}, {"weights": "random", "revision": "v1"}),
         ({"quant": "int8"}, {"double_quant": True}),
         ({"method": "full"}, {"phases": ["merge"]}),
         ({"phases": ["save"]}, {"eval_batch": 2}),
