@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytest_vramfit.advisor import advised
 from pytest_vramfit.baseline import Entry, Store
 from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.measurement import Engine, Measurement
@@ -46,6 +47,8 @@ class Gate:
     update: Update | None = None
     against: Worker | None = None
     """The worker of another environment, which every case is compared with instead."""
+    predicting: Worker | None = None
+    """The worker that advice comes from, started with the first case that needs some."""
 
     def start(self) -> None:
         """Start the workers' imports."""
@@ -55,9 +58,9 @@ class Gate:
 
     def stop(self) -> None:
         """End the workers."""
-        self.worker.stop()
-        if self.against is not None:
-            self.against.stop()
+        for worker in (self.worker, self.against, self.predicting):
+            if worker is not None:
+                worker.stop()
 
     def measure(self, nodeid: str, claim: Claim, on_progress: OnProgress) -> Case | NotMeasured:
         """Measure a claim, compare it, judge it.
@@ -93,6 +96,10 @@ class Gate:
             self._one_more(claim, more, on_progress)
             case = judged()
         return case
+
+    def advised(self, case: Case, on_progress: OnProgress) -> Case:
+        """The case, with what would make it fit if it does not, where there is who predicts it."""
+        return case if self.predicting is None else advised(case, self.predicting, on_progress)
 
     def measure_alone(
         self, nodeid: str, claim: Claim, on_progress: OnProgress

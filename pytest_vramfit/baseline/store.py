@@ -169,6 +169,7 @@ def _locked(file: Path) -> Iterator[None]:
     name = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
     user = os.getuid() if hasattr(os, "getuid") else ""  # a lock of another user cannot be opened
     # not beside the file: it would have to be kept out of the user's repository
+    # never removed: who waits for it would get it while another makes and gets a new one
     path = Path(tempfile.gettempdir()) / f"pytest-vramfit-{user}-{name}.lock"
     lock = FileLock(path, timeout=_PATIENCE_S)
     try:

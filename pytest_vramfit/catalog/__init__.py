@@ -5,12 +5,13 @@ The data lie in ``models.json`` beside this file and are read on the first look-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-__all__ = ["Model", "find", "longest_sequence", "names", "nearest"]
+__all__ = ["Model", "family", "find", "longest_sequence", "names", "nearest"]
 
 # Model types with a learned position table: the config key of its length, and the
 # length that transformers takes where the config does not say.
@@ -22,6 +23,9 @@ _LEARNED_POSITIONS = {
     "openai-gpt": ("n_positions", 512),
     "opt": ("max_position_embeddings", 2048),
 }
+
+# The size in a name, and what follows it: "-7B-v0.3", "-8x7B", "-medium".
+_SIZE = re.compile(r"-((\d+x)?[\d.]+[bm]|medium|large|xl)(-.*)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +87,14 @@ def find(name: str) -> Model | None:
     a fine-tune may have another vocabulary.
     """
     return _spellings().get(name.lower())
+
+
+def family(model: Model) -> tuple[Model, ...]:
+    """Return the models of the same name but for the size, and of the same type, smallest first."""
+    key = _SIZE.sub("", model.name), model.config["model_type"]
+    models = _models().values()
+    alike = (one for one in models if (_SIZE.sub("", one.name), one.config["model_type"]) == key)
+    return tuple(sorted(alike, key=lambda one: one.parameters))
 
 
 def names() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,14 @@ class Answer:
     """Whether all is as it should be: the exit status."""
 
 
-def table(rows: Sequence[Sequence[str]], *, indent: str = "") -> Iterator[str]:
-    """Rows of cells in columns of equal width."""
+def table(
+    rows: Sequence[Sequence[str]], *, indent: str = "", right: Container[int] = ()
+) -> Iterator[str]:
+    """Rows of cells in columns of equal width; ``right`` has the columns of figures, from 0."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        cells = (
+            f"{cell:>{width}}" if column in right else f"{cell:<{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         yield f"{indent}{'  '.join(cells)}".rstrip()

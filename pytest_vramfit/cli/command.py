@@ -10,16 +10,14 @@ from collections.abc import Sequence
 
 from pytest_vramfit import __version__
 from pytest_vramfit.baseline import BaselineError
-from pytest_vramfit.cli import accept, compare, prune, show
+from pytest_vramfit.cli import accept, ceiling, compare, estimate, prune, show
 from pytest_vramfit.cli.answer import Answer, WrongUseError
 
 _PROGRAM = "pytest-vramfit"
 _NOT_BUILT = {
-    "estimate": "would this case fit a card",
-    "ceiling": "the most that fits a card",
     "explain": "where the memory of a case goes",
 }
-_DOES_NOT_HOLD, _WRONG_USE = 1, 2
+_DOES_NOT_HOLD, _WRONG_USE, _INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     try:
         _print(answer, as_json=arguments.json)
     except BrokenPipeError:  # as in `pytest-vramfit ... | head`
@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{_PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    compare.add(commands)
+    for module in (estimate, ceiling, compare):
+        module.add(commands)
     baselines = commands.add_parser("baselines", help="show, prune or accept stored baselines")
     kept = baselines.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
     for module in (show, prune, accept):

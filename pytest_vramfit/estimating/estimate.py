@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_vramfit.estimating.allocator import falling, rising, shuffled
@@ -51,14 +51,15 @@ class Estimator:
         Raises UnbuildableError where the spec does not fit the model, UnsupportedError where this
         engine cannot tell.
         """
+        _check_can_be_traced(spec)
         settings = _settings(spec)
         begin = time.perf_counter_ns()
         traced = self._traced(spec, target)
         traced_ns = time.perf_counter_ns() - begin
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
-        unbounded = [one for one in _replays(traced, settings) if isinstance(one, GotThrough)]
-        fits, oom = _fits(traced, settings, unbounded, capacity)
+        unbounded = through(traced, settings)
+        fits, oom = answer(traced, settings, capacity, unbounded)
         reserved = [one.peak_reserved_bytes for one in unbounded]
         return Measurement(
             device=Device(
@@ -85,8 +86,31 @@ class Estimator:
         key = _Key(spec.digest, target.capability, target.torch)
         if self._last is None or self._last[0] != key:
             self._last = None  # two large ones need not be there at a time
-            self._last = (key, trace(spec, target))
+            try:
+                self._last = (key, trace(spec, target))
+            except NotImplementedError as error:  # such as an answer that depends on values
+                raise UnsupportedError(
+                    f"meta tensors do not show what it does: {_first_line(error)}"
+                ) from error
         return self._last[1]
+
+
+_OPAQUE: dict[str, Callable[[TrainSpec], bool]] = {
+    "Liger's kernels": lambda spec: spec.liger,
+    "compiled code": lambda spec: spec.compile,
+    "flash attention's own package": lambda spec: spec.attention == "flash_attention_2",
+}
+"""What says nothing to PyTorch of the memory that it takes."""
+
+
+def _check_can_be_traced(spec: TrainSpec) -> None:
+    for what, asked in _OPAQUE.items():
+        if asked(spec):
+            raise UnsupportedError(f"{what} cannot be predicted; run it with --gpu")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _settings(spec: TrainSpec) -> AllocatorSettings:
@@ -97,6 +121,11 @@ def _settings(spec: TrainSpec) -> AllocatorSettings:
         return AllocatorSettings.parse(spec.alloc_conf)
     except NotModelledError as error:
         raise UnsupportedError(f"alloc_conf={spec.alloc_conf!r}: {error}") from error
+
+
+def through(traced: Traced, settings: AllocatorSettings) -> list[GotThrough]:
+    """The trace without a bound, once in each order of addresses."""
+    return [one for one in _replays(traced, settings) if isinstance(one, GotThrough)]
 
 
 def _replays(
@@ -110,20 +139,22 @@ def _replays(
         yield Replay(traced, settings, capacity_bytes=capacity_bytes, addresses=addresses).run()
 
 
-def _fits(
-    traced: Traced, settings: AllocatorSettings, unbounded: list[GotThrough], capacity: int
+def answer(
+    traced: Traced,
+    settings: AllocatorSettings,
+    capacity: int,
+    unbounded: Sequence[GotThrough] | None = None,
 ) -> tuple[bool | None, OutOfMemory | None]:
-    """Whether the allocator gets through with so much, and where it runs out.
+    """Whether the allocator gets through with so much, and where it runs out. ``unbounded``: what
+    comes of all it wants, where that is known already.
 
-    For sure where it does so in every order with a margin less, and not where it fails in every
-    order with a margin more. None: neither.
+    For sure where in every order it reserves a margin less without being pressed, and not where in
+    every order it runs out with a margin more. None: neither; it may get through by giving back
+    what it holds in reserve.
     """
+    unbounded = unbounded or through(traced, settings)
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
-        return True, None
-    if all(one.steps[-1].step <= less for one in unbounded) and all(
-        isinstance(one, GotThrough) for one in _replays(traced, settings, less)
-    ):
         return True, None
     ends = [one for one in _replays(traced, settings, more) if isinstance(one, RanOut)]
     return (False, _oom(ends[0])) if len(ends) == len(unbounded) else (None, None)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,17 @@ there is a least, the value must be an integer; elsewhere there may be flags of 
 leaves a shape to transformers.
 """
 
-_DROPOUT = re.compile(r"\w*(dropout|pdrop|layerdrop)(_(prob|rate|p))?|\w*drop_(path_)?rate")
-"""Names of the shares that are dropped at random; some are flags, or None for a head that is not
-there.
+_NUMBERS: list[tuple[re.Pattern[str], Callable[[float], bool], str]] = [
+    (
+        re.compile(r"\w*(dropout|pdrop|layerdrop)(_(prob|rate|p))?|\w*drop_(path_)?rate"),
+        lambda x: 0 <= x < 1,
+        "a number from 0 up to, not including, 1",
+    ),
+    (re.compile(r"initializer_range|init_std"), lambda x: x >= 0, "a number of at least 0"),
+]
+"""Names of other numbers, and which of them let a model be initialised and trained.
+
+Some are flags, or None where the model has no such part; only ``attention_dropout`` is always used.
 """
 
 
@@ -212,13 +220,12 @@ def _check_shape(name: str, value: object) -> None:
 
 
 def _check_use(name: str, value: object) -> None:
-    """Refuse what breaks the first step of a model that transformers does build."""
+    """Refuse what transformers builds a model with, whose first step then breaks."""
+    if name == "return_dict" and value is not True:
+        says = "must be True, as the loss is read by its name"
+        raise ValueError(f"has {shown(name)} = {shown(value)}, which {says}")
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     missing = value is None and name == "attention_dropout"
-    if name == "return_dict" and value is not True:
-        words = "True, as the loss is read by its name"
-    elif _DROPOUT.fullmatch(name) and (missing or (number is not None and not 0 <= number < 1)):
-        words = "a number from 0 up to, not including, 1"
-    else:
-        return
-    raise ValueError(f"has {shown(name)} = {shown(value)}, which must be {words}")
+    for names, holds, words in _NUMBERS:
+        if names.fullmatch(name) and (missing or (number is not None and not holds(number))):
+            raise ValueError(f"has {shown(name)} = {shown(value)}, which must be {words}")

@@ -36,8 +36,9 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     """The claim of one test, from its markers' keywords.
 
     ``layers`` go from the outermost (module) to the innermost (parameters); later ones win key by
-    key, and ``model``, ``config`` and ``step`` displace each other, with a ``revision``. A folder
-    given as ``model`` is taken from ``rootdir``. Raises MarkerError.
+    key, and ``model``, ``config`` and ``step`` displace each other, with a ``revision``, which
+    ``weights="random"`` displaces where it was that of the weights only. A folder given as
+    ``model`` is taken from ``rootdir``. Raises MarkerError.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -51,7 +52,7 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
         raise MarkerError("fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')")
     card_bytes, card = merged.get("card") or (None, None)
     return Claim(
-        spec=_spec(merged, rootdir),
+        spec=_spec(merged, _last(layers), rootdir),
         limits=Limits(
             card_bytes=card_bytes,
             card=card,
@@ -74,7 +75,7 @@ def _drop_displaced(merged: dict[str, Any], layers: Sequence[Mapping[str, object
     """Take away what has no meaning beside what an inner layer says. On one layer, or where the
     inner one wrote it, it is a mistake: MarkerError.
     """
-    last = {key: number for number, layer in enumerate(layers) for key in layer}
+    last = _last(layers)
 
     def drop(key: str, beside: tuple[str, ...], says: str) -> None:
         if last[key] >= max(last.get(one, -1) for one in beside):
@@ -99,7 +100,12 @@ def _drop_displaced(merged: dict[str, Any], layers: Sequence[Mapping[str, object
         drop("eval_batch", ("phases",), "has no meaning without phases=['eval']")
 
 
-def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
+def _last(layers: Sequence[Mapping[str, object]]) -> dict[str, int]:
+    """The number of the innermost layer that has each keyword."""
+    return {key: number for number, layer in enumerate(layers) for key in layer}
+
+
+def _spec(merged: Mapping[str, Any], last: Mapping[str, int], rootdir: Path) -> TrainSpec:
     method = merged.get("method", "qlora")
     precision = merged.get("precision", "bf16")
     autocast = merged.get("autocast", True) and precision != "fp32"
@@ -108,7 +114,7 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
         name, config = architecture.resolve(merged["model"], rootdir=rootdir)
     except ValueError as error:
         raise MarkerError(f"fits_vram: model={shown(merged['model'])} {error}") from None
-    source, revision = _checkpoint(merged, name, config, rootdir)
+    source, revision = _checkpoint(merged, last, name, config, rootdir)
     try:
         longest = catalog.longest_sequence(config)
     except TypeError as error:
@@ -174,22 +180,29 @@ def _spec(merged: Mapping[str, Any], rootdir: Path) -> TrainSpec:
 
 
 def _checkpoint(
-    merged: Mapping[str, Any], name: str, config: Mapping[str, Any], rootdir: Path
+    merged: Mapping[str, Any],
+    last: Mapping[str, int],
+    name: str,
+    config: Mapping[str, Any],
+    rootdir: Path,
 ) -> tuple[str | None, str | None]:
     """The checkpoint that the worker reads, if any, and its revision."""
     revision = merged.get("revision")
+    weights = merged.get("weights", "random")
     found = None
-    if not config or merged.get("weights") == "pretrained":
+    if not config or weights == "pretrained":
         try:
             found = checkpoint.resolve(merged["model"], rootdir=rootdir)
         except ValueError as error:
             raise MarkerError(f"fits_vram: model={shown(merged['model'])} {error}") from None
-    if revision is not None and (found is None or not checkpoint.is_hub_id(found)):
-        raise MarkerError(
-            f"fits_vram: revision={revision!r} has no meaning here: nothing of {name} is read from "
-            "the hub"
-        )
-    return found, revision
+    if revision is None or checkpoint.is_hub_id(found):
+        return found, revision
+    if weights == "random" and last.get("weights", -1) > last["revision"]:
+        return found, None  # an inner layer does without the weights that it was the revision of
+    raise MarkerError(
+        f"fits_vram: revision={revision!r} has no meaning here: nothing of {name} is read from "
+        "the hub"
+    )
 
 
 def _check_saved_dtype(dtype: Dtype, precision: Dtype, *, autocast: bool) -> None:

@@ -109,9 +109,14 @@ def card_bytes(value: object) -> int:
     """The bytes of a ``card``: a GPU of the catalogue by its name, or a size."""
     if isinstance(value, str) and value.strip()[:1].isalpha():
         return gpus.memory_bytes_of(value)
-    return parse_size(value)
+    size_bytes = parse_size(value)
+    if size_bytes > _LARGEST_CARD:
+        raise ValueError(f"a size of at most {_LARGEST_CARD // 2**40}TiB")
+    return size_bytes
 
 
+_LARGEST_CARD = 16 * 2**40
+"""NVIDIA's largest GPUs have less than 300 GiB, the memory of machines has some TiB."""
 _WEEK = 7 * 24 * 3600
 """In seconds. Waiting for a thread takes no more than some centuries (threading.TIMEOUT_MAX)."""
 _PHASES = ("train", *PHASES)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from bitsandbytes.nn import Int8Params, Params4bit
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory, UnsupportedError
 from pytest_vramfit.measuring import host
@@ -70,8 +71,7 @@ class CpuBench:
             if asked(spec):
                 raise UnsupportedError(f"{reason}; run it with --gpu")
         parameters = sum(one.numel() for one in outline.parameters())
-        config = outline.config.get_text_config()
-        attended = config.num_hidden_layers * config.hidden_size * spec.seq
+        attended = _attending_elements(outline.config) * spec.seq
         weight = _QUANTISED_BYTES[spec.quant] if spec.quant else DTYPES[spec.dtype].itemsize
         states = 1 if spec.optimizer == "sgd" else 3
         trained = states * DTYPES[spec.dtype].itemsize if spec.method == "full" else 0
@@ -145,6 +145,14 @@ class CpuBench:
         self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         gc.collect()
         return self._recorder.live_bytes == 0
+
+
+def _attending_elements(config: PreTrainedConfig) -> int:
+    """The hidden elements of all layers; of a model that has none itself those of its parts."""
+    text: Any = config.get_text_config()
+    has_layers = hasattr(text, "num_hidden_layers")
+    parts = [text] if has_layers else [getattr(text, one) for one in text.sub_configs]
+    return sum(one.num_hidden_layers * one.hidden_size for one in parts)
 
 
 def _weights_per_second(spec: TrainSpec) -> float:

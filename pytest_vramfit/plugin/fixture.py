@@ -93,9 +93,10 @@ class MeasuredCase:
         return self._case.joules_per_10k_tokens
 
     @property
-    def ledger(self) -> dict[str, int] | None:
-        """Not measured yet."""
-        return None
+    def ledger(self) -> Mapping[str, int] | None:
+        """The parts of the peak allocated; predicted only: None where it was measured."""
+        memory = self._case.measurement.memory
+        return memory.ledger if memory else None
 
     @property
     def environment(self) -> Mapping[str, str]:

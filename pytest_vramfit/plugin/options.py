@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_vramfit.measurement import Engine
 
 _ENGINES = ("gpu", "cpu", "estimate", "auto", "off")
-_NOT_BUILT_ENGINES = ("auto",)
 _GPU = "--gpu"
 
 _TWINS = {
@@ -77,7 +76,7 @@ def add(parser: pytest.Parser) -> None:
         choices=_ENGINES,
         default=None,
         help="run tests marked fits_vram: gpu, cpu (small cases, for real), estimate (their "
-        "memory, without running them), off; auto is not built yet",
+        "memory, without running them), auto (the GPU where there is one, else estimate), off",
     )
     for name, (metavar, text) in _TWINS.items():
         group.addoption(f"--vramfit-{name}", metavar=metavar, default=None, help=text)
@@ -171,9 +170,18 @@ def _engine(config: pytest.Config) -> Engine | None:
         engine = "gpu"
     if engine == "gpu":
         return "gpu"
-    if engine in _NOT_BUILT_ENGINES:
-        raise pytest.UsageError(f"--vramfit={engine} is not built yet; gpu, cpu and off are")
+    if engine == "auto":
+        return "gpu" if _has_gpu() else "estimate"
     return "cpu" if engine == "cpu" else "estimate" if engine == "estimate" else None
+
+
+def _has_gpu() -> bool:
+    from pytest_vramfit.measuring import nvml
+
+    try:
+        return bool(nvml.cards())
+    except nvml.NvmlUnavailableError:
+        return False
 
 
 def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str]:

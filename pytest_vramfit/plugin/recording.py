@@ -103,7 +103,7 @@ def _is_wanted(row: Row, settings: Settings) -> bool:
 
     Not of a test that was skipped or failed as it was expected to.
     """
-    if row["test"] not in {"passed", "failed"}:
+    if row["test"] == "skipped":
         return False
     if settings.update == "all":
         return True

@@ -38,7 +38,9 @@ class Run:
         self._rows_of: dict[str, list[str]] = {}
         """The rows of each test by its nodeid, as JSON: a run may have thousands of them."""
         self._tests: dict[str, str] = {}
-        """How each test went, over all its phases: passed, failed or skipped."""
+        """How each test went, over all its phases: passed, failed or skipped; none of a test whose
+        call was never reached, as under ``--setup-only`` or when the run was interrupted.
+        """
         self._collected: list[str] = []
         """Every test that was collected, under an engine."""
         self._last_lines: list[str] = []
@@ -172,7 +174,7 @@ class Run:
             # where it is run again, this time counts
             self._rows_of.pop(report.nodeid, None)
             self._tests.pop(report.nodeid, None)
-        if report.failed or report.nodeid not in self._tests or report.when == "call":
+        if report.failed or report.when == "call" or (report.when == "setup" and report.skipped):
             self._note(report)
         if hasattr(self._config, "workerinput"):
             return  # xdist has still to send it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_vramfit.reporting import figures, words
+from pytest_vramfit.reporting import advice, figures, words
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict import Case, Check
 from pytest_vramfit.worker.protocol import NotMeasured
@@ -15,7 +15,9 @@ _FIGURE_WIDTH = 34
 
 
 def lines(case: Case) -> Iterator[str]:
-    """The case in a table: failed checks first, then the others, then where the peak was."""
+    """The case in a table: failed checks first, then the others, then where the peak was, and what
+    would fit.
+    """
     yield f"fits_vram: {words.title(case)}"
     for status in ("fail", "pass"):
         for check in case.checks:
@@ -37,6 +39,21 @@ def lines(case: Case) -> Iterator[str]:
             parts = sorted(memory.ledger.items(), key=lambda one: -one[1])
             listed = ", ".join(f"{name} {figures.size(value)}" for name, value in parts if value)
             yield f"  {'of the peak':<{_NAME_WIDTH + 6}} {listed}"
+    yield from _advice(case)
+
+
+def _advice(case: Case) -> Iterator[str]:
+    if case.advice is None:
+        return
+    found = {advice.keywords(one.keywords): one.predicted for one in case.advice.suggestions}
+    width = max((_FIGURE_WIDTH, *map(len, found)))
+    label = "would fit (estimated)"
+    for change, predicted in found.items():
+        need = advice.need(predicted, case)
+        yield f"  {label:<{_NAME_WIDTH + 6}} {change:<{width}} {need}"
+        label = ""
+    if note := advice.note(case.advice):
+        yield f"  {'advice':<{_NAME_WIDTH + 6}} {note}"
 
 
 def text(case: Case) -> str:

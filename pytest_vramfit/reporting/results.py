@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vramfit.baseline import Entry, Process
+from pytest_vramfit.estimating.advice import Advice
 from pytest_vramfit.measurement import Engine
-from pytest_vramfit.reporting import words
+from pytest_vramfit.reporting import advice, words
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict import Case
 from pytest_vramfit.worker.protocol import NotMeasured
@@ -60,6 +61,8 @@ def row(case: Case, *, judged: bool) -> Row:
             }
             for check in case.checks
         ],
+        "advice": _advice(case.advice),
+        "advice_says": (advice.note(case.advice) or None) if case.advice else None,
         "environment": dict(measurement.environment),
     }
 
@@ -142,6 +145,20 @@ def _against(other: Entry | None) -> Row | None:
         "processes": [one.to_json() for one in other.processes],
         "environment": dict(other.environment),
     }
+
+
+def _advice(given: Advice | None) -> list[Row] | None:
+    if given is None:
+        return None
+    return [
+        {
+            "keywords": dict(one.keywords),
+            "peak_allocated_bytes": one.predicted.peak_allocated_bytes,
+            "outside_allocator_bytes": one.predicted.outside_allocator_bytes,
+            "says": advice.keywords(one.keywords),
+        }
+        for one in given.suggestions
+    ]
 
 
 def _memory(case: Case) -> Row | None:

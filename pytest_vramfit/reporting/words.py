@@ -20,6 +20,8 @@ _FINDINGS = {
     "does not fit; set NVIDIA's 'CUDA - Sysmem Fallback Policy' to 'Prefer No Sysmem Fallback'",
     "may_be_off_card_in_wsl": "may be off the card: under {0} the driver serves from host memory "
     "what does not fit, and ignores NVIDIA's 'Prefer No Sysmem Fallback'",
+    "cache_in_the_way": "it may get through if the allocator gives back what it keeps in reserve: "
+    "only the card itself tells",
     "ran_with_less": "it also ran with {headroom} less to have: the rest was cache",
     "oom_with_less": "out of memory in a second run, which had {headroom} less to have",
     "one_step": "one timed step cannot show growth",

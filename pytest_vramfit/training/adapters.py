@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from bitsandbytes.nn import Int8Params, Params4bit
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
@@ -14,7 +15,8 @@ from transformers.integrations.liger import apply_liger_kernel
 from transformers.pytorch_utils import Conv1D
 
 from pytest_vramfit.spec import TrainSpec
-from pytest_vramfit.training.model import DTYPES, UnbuildableError
+from pytest_vramfit.training.config import UnbuildableError, one_line
+from pytest_vramfit.training.model import DTYPES
 
 _ATTENTION_MODULES = {"self_attn", "attn", "attention", "self_attention"}
 """What the attention of a layer is called."""
@@ -73,7 +75,28 @@ def targets(model: PreTrainedModel, spec: TrainSpec) -> frozenset[str]:
     }
     if not left:
         raise UnbuildableError("modules_to_save: no module is left for adapters")
+    odd = {name for name in left if not _is_plain(model.get_submodule(name))}
+    if odd:
+        raise UnbuildableError(
+            f"targets: {_last_names(odd)} of this model does more than a linear module, so an "
+            f"adapter around it breaks; write a list of others: {_last_names(left - odd)}"
+        )
     return frozenset(left)
+
+
+def _is_plain(linear: nn.Module) -> bool:
+    """Whether a linear of an outline returns one value for each of its rows: of a model's own kinds
+    some return a router's choice, or multiply group by group.
+    """
+    if not type(linear).__module__.startswith("transformers.models."):
+        return True
+    weight = linear.get_parameter("weight")
+    rows, columns = weight.shape
+    try:
+        result = linear(torch.empty(1, columns, dtype=weight.dtype, device=weight.device))
+    except RuntimeError:  # it wants another shape
+        return False
+    return isinstance(result, torch.Tensor) and result.shape == (1, rows)
 
 
 def _preset(preset: str, linears: set[str]) -> set[str]:
@@ -107,7 +130,7 @@ def _last_names(names: Iterable[str]) -> str:
 def prepare(model: PreTrainedModel, spec: TrainSpec, adapted: frozenset[str]) -> nn.Module:
     """The model as it is trained: frozen base with adapters, or all of it for ``full``.
 
-    ``adapted`` are the modules that get an adapter, from :func:`targets`.
+    ``adapted`` are the modules that get an adapter, from :func:`targets`. Raises UnbuildableError.
     """
     reentrant = spec.checkpointing == "reentrant"
     checkpointing = {"use_reentrant": reentrant}
@@ -127,20 +150,24 @@ def prepare(model: PreTrainedModel, spec: TrainSpec, adapted: frozenset[str]) ->
     if reentrant:
         # a checkpointed layer has a gradient only where its input wants one
         model.enable_input_require_grads()
-    adapted_model: nn.Module = get_peft_model(
-        model,
-        LoraConfig(
-            task_type="CAUSAL_LM",
-            r=spec.rank,
-            lora_alpha=spec.alpha,
-            lora_dropout=spec.dropout,
-            target_modules=sorted(adapted),
-            modules_to_save=list(spec.modules_to_save) if spec.modules_to_save else None,
-            use_dora=spec.dora,
-            use_rslora=spec.rslora,
-        ),
-        autocast_adapter_dtype=False,
+    lora = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
+        target_modules=sorted(adapted),
+        modules_to_save=list(spec.modules_to_save) if spec.modules_to_save else None,
+        use_dora=spec.dora,
+        use_rslora=spec.rslora,
     )
+    try:
+        adapted_model: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=False)
+    except (
+        ValueError
+    ) as error:  # of architectures that PEFT knows it cannot adapt, or not like this
+        raise UnbuildableError(
+            f"targets: PEFT cannot adapt {_last_names(adapted)} of this model: {one_line(error)}"
+        ) from error
     assert spec.adapter_dtype is not None
     for name, parameter in adapted_model.named_parameters():
         if is_adapter(name):

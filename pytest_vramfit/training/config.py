@@ -16,6 +16,8 @@ from pytest_vramfit import catalog
 from pytest_vramfit.marker.architecture import config_values
 from pytest_vramfit.spec import TrainSpec
 
+_READ_THEIR_WEIGHTS = {"falcon_mamba", "mamba"}
+"""Models that multiply by weights of linear modules themselves, without calling the modules."""
 _LONGEST_ERROR = 300
 
 
@@ -43,12 +45,19 @@ def config_of(spec: TrainSpec) -> PreTrainedConfig:
         raise UnbuildableError(
             f"{kind.__name__} does not have attention='sdpa'; write attention='eager'"
         )
+    if spec.method == "qlora" and model_type in _READ_THEIR_WEIGHTS:
+        raise UnbuildableError(
+            f"model_type {model_type!r} reads the weights of its linear modules itself, so they "
+            "cannot be quantised; write method='lora' or 'full'"
+        )
     _check_counts(config, spec.seq)
     return config
 
 
 def _check_counts(config: PreTrainedConfig, seq: int) -> None:
-    """Raise UnbuildableError where counts do not go together, which transformers leaves to the step."""
+    """Raise UnbuildableError where counts do not go together; with many models transformers finds
+    that in the first step only.
+    """
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None)
     groups = getattr(text, "num_key_value_heads", None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_vramfit.baseline import Entry
+from pytest_vramfit.estimating.advice import Advice
 from pytest_vramfit.measurement import Engine, Measurement
 from pytest_vramfit.spec import CHECKS, Claim
 
@@ -102,6 +103,8 @@ class Case:
     """The same case in another environment, where it was compared with that, not a baseline."""
     throttled: tuple[str, ...] = ()
     """Why the GPU's clocks were held down from outside while it was measured."""
+    advice: Advice | None = None
+    """What would make it fit; None where it was not asked for, or its training step fits."""
 
     @property
     def outcome(self) -> Outcome:

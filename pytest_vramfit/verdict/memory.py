@@ -36,12 +36,15 @@ def capacity_to_try(claim: Claim, measurement: Measurement) -> int | None:
     """What the allocator may reserve in a second run that decides the headroom, if one is needed.
 
     The allocator's cache may fill what must stay free although the step does not need it; only a
-    run with that much less memory tells.
+    run with that much less memory tells. A prediction is made anew in any case: it knows how near
+    to the limit is too close to tell.
     """
     memory = measurement.memory
     if memory is None or memory.peak_reserved_bytes is None or not has_headroom(claim):
         return None
     room = _room(claim, measurement, memory)
+    if measurement.prediction is not None:
+        return room
     needed = memory.peak_allocated_bytes <= room < memory.peak_reserved_bytes
     return room if needed else None
 
@@ -83,8 +86,18 @@ def no_oom(measurement: Measurement) -> Check:
     """The training steps never asked for more than there was."""
     oom, prediction = measurement.oom, measurement.prediction
     if prediction is not None and prediction.fits is None:
-        return unchecked("no_oom", _too_close(prediction))
+        memory = measurement.memory
+        assert memory is not None
+        room = measurement.device.usable_bytes - (memory.outside_allocator_bytes or 0)
+        return unchecked("no_oom", _undecided(memory, room, prediction))
     return Check(name="no_oom", status="pass") if oom is None else _ran_out("no_oom", oom)
+
+
+def _undecided(memory: Memory, room: int, prediction: Prediction) -> Finding:
+    """Why it cannot be told whether the allocator gets through with the room."""
+    if memory.peak_allocated_bytes < room * (1 - prediction.margin):
+        return Finding(kind="cache_in_the_way")
+    return _too_close(prediction)
 
 
 def _too_close(prediction: Prediction) -> Finding:
@@ -141,6 +154,8 @@ def headroom(
     room = _room(claim, measurement, memory)
     if capped is None:
         yield limited("headroom", memory.peak_allocated_bytes, room, "bytes")
+    elif capped.prediction is not None:
+        yield _predicted_headroom(memory, room, capped.prediction)
     else:
         ran = capped.oom is None
         yield Check(
@@ -151,6 +166,19 @@ def headroom(
             unit="bytes",
             findings=(Finding(kind="ran_with_less" if ran else "oom_with_less"),),
         )
+
+
+def _predicted_headroom(memory: Memory, room: int, prediction: Prediction) -> Check:
+    """``prediction`` was made for the room."""
+    fits = prediction.fits
+    return Check(
+        name="headroom",
+        status="unchecked" if fits is None else "pass" if fits else "fail",
+        value=memory.peak_allocated_bytes if fits else memory.peak_reserved_bytes,
+        limit=room,
+        unit="bytes",
+        findings=(_undecided(memory, room, prediction),) if fits is None else (),
+    )
 
 
 def steady(claim: Claim, memory: Memory) -> Check:

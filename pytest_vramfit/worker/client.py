@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_vramfit.marker.checkpoint import is_hub_id
 from pytest_vramfit.measurement import Engine
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.worker import process
@@ -76,12 +77,12 @@ _ENVIRONMENT: dict[Engine, dict[str, str]] = {
 OnProgress = Callable[[Progress], None]
 
 
-def _environment(spec: TrainSpec | None) -> dict[str, str]:
+def _environment(engine: Engine, spec: TrainSpec | None) -> dict[str, str]:
     """What the case needs to be in the environment when the libraries are imported."""
-    of_hub = spec is not None and spec.checkpoint is not None
+    of_hub = spec is not None and is_hub_id(spec.checkpoint)
     # else nothing is fetched, and an unreachable hub must not cost its timeouts
     found = {} if of_hub else {"HF_HUB_OFFLINE": "1"}
-    if spec is not None and spec.alloc_conf is not None:
+    if engine == "gpu" and spec is not None and spec.alloc_conf is not None:
         # the second is what PyTorch read before 2.9
         found |= dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), spec.alloc_conf)
     return found
@@ -162,7 +163,7 @@ class Worker:
 
     def _living_process(self, spec: TrainSpec | None) -> _Process:
         """A process for the case, or for any that asks for nothing special."""
-        environment = _environment(spec)
+        environment = _environment(self._engine, spec)
         if self._process is not None and self._process.environment != environment:
             self.stop()
         if self._process is None:

@@ -148,7 +148,9 @@ class _Worker:
             measurement = self._run_case(request, self._bench)
         finally:
             begin = time.perf_counter_ns()
-            self._clean = self._cleaned(self._bench)
+            # Liger's patches of the libraries stay, also where the case was refused after them
+            patched = self._engine == "gpu" and request.spec.liger
+            self._clean = self._cleaned(self._bench) and not patched
         stages = {**opening, **measurement.stages_ns, "clean-up": time.perf_counter_ns() - begin}
         untouched = not _leaves_traces(request, measurement) and not self.in_the_way()
         return Measured(
@@ -230,9 +232,9 @@ class _Worker:
 
 def _leaves_traces(request: Request, measurement: Measurement) -> bool:
     """Whether a process that measured this is no longer as new: after an out-of-memory error
-    libraries may hold on to parts of the step, compiled and patched code stays.
+    libraries may hold on to parts of the step, and compiled code stays.
     """
-    return bool(measurement.first_oom) or request.spec.compile or request.spec.liger
+    return bool(measurement.first_oom) or request.spec.compile
 
 
 def _number_among_workers() -> int:

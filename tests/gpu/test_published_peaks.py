@@ -14,7 +14,7 @@ import pytest
 
 from pytest_vramfit.measuring import nvml
 
-ROWS = json.loads((Path(__file__).parent / "h200_peaks.json").read_text())["rows"]
+ROWS = json.loads((Path(__file__).parents[1] / "data" / "h200_peaks.json").read_text())["rows"]
 TOLERANCE = 0.005
 MIB = 2**20
 

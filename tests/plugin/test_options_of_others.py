@@ -115,8 +115,8 @@ def test_next(vramfit):
 )
 
 
-def outcomes(file: Path) -> dict[str, tuple[str, str]]:
-    """What was measured of each test, and how the test went."""
+def outcomes(file: Path) -> dict[str, tuple[str, str | None]]:
+    """What was measured of each test, and how the test went; None where it was not called."""
     rows = json.loads(file.read_text())["results"]
     return {row["nodeid"].partition("::")[2]: (row["outcome"], row["test"]) for row in rows}
 
@@ -232,9 +232,21 @@ def test_deselected_cases_cost_no_worker(
 
 def test_set_up_only_measures_and_judges_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
-    ran = run(pytester, "--vramfit=cpu", "--setup-only", "-k", "over or plain")
+    options = ("--setup-only", "-k", "over or plain", "--vramfit-json=r.json")
+    ran = run(pytester, "--vramfit=cpu", *options)
     assert (ran.status, ran.cases) == (pytest.ExitCode.OK, {"test_over": "over_vram"})
     assert "SETUP    F vramfit" in ran.output
+    assert outcomes(pytester.path / "r.json") == {"test_over": ("over_vram", None)}
+
+
+def test_set_up_only_records_no_baseline(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    ran = run(pytester, "--vramfit=cpu", "--setup-only", "-k", "first", "--vramfit-update")
+    assert ran.status == pytest.ExitCode.TESTS_FAILED
+    assert ran.line("not recorded: ") == (
+        "not recorded: test_it.py::test_first: its test did not pass"
+    )
+    assert not (pytester.path / ".vramfit").exists()
 
 
 def test_no_terminal_and_no_cache(pytester: pytest.Pytester) -> None:

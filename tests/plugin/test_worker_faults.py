@@ -17,6 +17,7 @@ from inner import HEAD, SECONDS, Ran, RunOnce
 COMMON = (
     HEAD
     + """
+import json
 import signal
 import threading
 import time
@@ -99,6 +100,10 @@ def test_one_worker_is_left():
 PIDS = (
     COMMON
     + """
+SMALL = dict.fromkeys(["hidden_size", "intermediate_size", "vocab_size"], 64)
+Path("folder").mkdir()
+Path("folder/config.json").write_text(json.dumps({"model_type": "gpt_neox", **SMALL}))
+
 def note_the_worker():
     with Path("pids.txt").open("a") as file:
         print(worker().pid, file=file)
@@ -117,6 +122,12 @@ def test_build_that_raises(): pass
 
 @pytest.mark.fits_vram(**TINY, card="1MiB")
 def test_does_not_fit(): pass
+
+@pytest.mark.fits_vram(**TINY, alloc_conf="expandable_segments:True")
+def test_settings_of_the_gpu_s_allocator(): pass
+
+@pytest.mark.fits_vram(model="folder", weights="pretrained")
+def test_weights_of_a_folder(): pass
 
 def test_prints_a_lot():
     print("x" * 1_000_000)
@@ -200,8 +211,11 @@ def test_one_process_at_a_time(ran: Ran) -> None:
 
 
 def test_one_process_for_all_cases(run_once: RunOnce) -> None:
-    """Also after a case that did not fit, and one whose build raised."""
+    """Also after a case that did not fit and one whose build raised, and where nothing but a GPU's
+    allocator or a file has another setting.
+    """
     ran = run_once("--vramfit=cpu", test_it=PIDS)
+    assert "no file named model.safetensors" in ran.text("test_weights_of_a_folder")
     assert len(set((ran.folder / "pids.txt").read_text().split())) == 1
 
 

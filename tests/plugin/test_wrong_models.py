@@ -36,6 +36,10 @@ model(vocab_size=10**30)
     has 'vocab_size' = 1000000000000000000000000000000, which is more than 64 bits hold
 model(num_labels=10**12)
     has 'num_labels' = 1000000000000, which must be at most 1,048,576
+model(return_dict=False)
+    has 'return_dict' = False, which must be True, as the loss is read by its name
+model(attention_dropout=5)
+    has 'attention_dropout' = 5, which must be a number from 0 up to, not including, 1
 model(text_config={"num_hidden_layers": 10**12})
     has 'num_hidden_layers' = 1000000000000, which must be an integer from 1 to 1,000
 model(model_type="gpt2", n_layer=10**12)
@@ -86,6 +90,12 @@ model(rope_parameters={"rope_type": "wobble"})
     'wobble'
 model(rope_parameters={"rope_type": "yarn"})
     Missing required keys in `rope_parameters` for 'rope_type'='yarn': {'factor'}
+model(use_return_dict=False)
+    property 'use_return_dict' of 'LlamaConfig' object has no setter
+model(chunk_size_feed_forward=5)
+    model: seq = 512 must be a multiple of chunk_size_feed_forward = 5
+model(model_type="mixtral", num_local_experts=4, num_experts_per_tok=5)
+    model: num_experts_per_tok = 5 must be from 1 to num_local_experts = 4
 model(pad_token_id=10**9)
     Padding_idx must be within num_embeddings
 model(max_position_embeddings="x")

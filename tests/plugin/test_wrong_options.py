@@ -22,18 +22,21 @@ GPU_TIME = f"{CHECKS} (did you mean 'gpu_time'?)"
 FILE = "test_one_sentence.py"
 SIZE = "must be a size such as '16303MiB' or '15.9GiB'"
 NO_FOLDER = "is a file, not a folder"
+PREDICTS = "measures, and --vramfit=estimate only predicts"
 WRONG = {
     "--vramfit-card=16GB": f"--vramfit-card=16GB {CARD}",
     "-o vramfit_card=16GB": f"vramfit_card=16GB {CARD}",
     "--vramfit-card=0GiB": "--vramfit-card=0GiB must be a size above zero",
+    "--vramfit-card=17TiB": "--vramfit-card=17TiB must be a size of at most 16TiB",
     "--vramfit-card=nanGiB": f"--vramfit-card=nanGiB {UNKNOWN}",
     "-o vramfit_card=nanGiB": f"vramfit_card=nanGiB {UNKNOWN}",
     "--gpu --vramfit-card=16GiB": f"--vramfit-card {EMULATION}",
     "--gpu -o vramfit_card=16GiB": f"vramfit_card {EMULATION}",
     "--gpu --vramfit=cpu": "--gpu and --vramfit=cpu contradict each other",
     "--gpu --vramfit=off": "--gpu and --vramfit=off contradict each other",
-    "--vramfit=estimate": "--vramfit=estimate is not built yet; gpu, cpu and off are",
-    "--vramfit=auto": "--vramfit=auto is not built yet; gpu, cpu and off are",
+    "--vramfit=estimate --vramfit-update": f"--vramfit-update {PREDICTS}",
+    "--vramfit=estimate --vramfit-update-missing": f"--vramfit-update-missing {PREDICTS}",
+    "--vramfit=estimate --vramfit-against=python3": f"--vramfit-against {PREDICTS}",
     f"--vramfit=cpu --vramfit-baselines={FILE}": f"--vramfit-baselines={FILE} {NO_FOLDER}",
     f"--vramfit=cpu -o vramfit_baselines={FILE}": f"vramfit_baselines={FILE} {NO_FOLDER}",
     "--vramfit-require=gpu_tim": f"--vramfit-require=gpu_tim {GPU_TIME}",

@@ -9,7 +9,7 @@ import torch
 
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.adapters import is_adapter, is_saved
-from pytest_vramfit.training.model import UnbuildableError
+from pytest_vramfit.training.config import UnbuildableError
 
 CPU = torch.device("cpu")
 

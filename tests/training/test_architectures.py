@@ -11,6 +11,7 @@ import pytest
 from measuring import judged, objections
 
 from pytest_vramfit.training import adapters, model
+from pytest_vramfit.training.config import UnbuildableError
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 SMALL = {
@@ -181,9 +182,73 @@ def test_a_preset_that_means_nothing_is_refused(model_type, preset, linears, spe
     shape = {"vocab_size": 64, "d_model": 64, "n_heads": 4, "n_layers": 2, "num_hidden_layers": 2}
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = {"model_type": model_type, **shape, **tokens}
-    spec = spec_of(model=config, targets=preset, attention="eager")
-    with pytest.raises(model.UnbuildableError) as error:
+    spec = spec_of(model=config, method="lora", targets=preset, attention="eager")
+    with pytest.raises(UnbuildableError) as error:
         adapters.targets(model.outline(spec), spec)
     assert str(error.value) == (
         f"targets: {preset!r} is not in this model, whose linear modules are called {linears}"
     )
+
+
+MAMBA = {"model_type": "mamba", "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2}
+MAMBA |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def test_an_architecture_that_peft_does_not_adapt_is_refused(spec_of):
+    spec = spec_of(model=MAMBA, method="lora", attention="eager")
+    with pytest.raises(UnbuildableError) as error:
+        judged(spec)
+    assert str(error.value).startswith(
+        "targets: PEFT cannot adapt dt_proj, in_proj, out_proj, x_proj of this model: ValueError: "
+        "[PEFT:PeftType.LORA] Module 'out_proj' is incompatible with Mamba-based models"
+    )
+
+
+def test_an_architecture_that_reads_its_weights_is_not_quantised(spec_of):
+    with pytest.raises(UnbuildableError) as error:
+        model.outline(spec_of(model=MAMBA, attention="eager"))
+    assert str(error.value) == (
+        "model_type 'mamba' reads the weights of its linear modules itself, so they cannot be "
+        "quantised; write method='lora' or 'full'"
+    )
+
+
+def test_its_other_modules_are_adapted(spec_of):
+    names = ["dt_proj", "in_proj", "x_proj"]
+    spec = spec_of(model=MAMBA, method="lora", attention="eager", targets=names)
+    assert objections(spec) == []
+
+
+LLAMA4 = {**SHAPE, "model_type": "llama4_text", "num_key_value_heads": 4, "num_local_experts": 4}
+
+
+def test_a_router_that_is_more_than_a_linear_is_no_target(spec_of):
+    spec = spec_of(model=LLAMA4, method="lora", attention="eager")
+    with pytest.raises(UnbuildableError) as error:
+        adapters.targets(model.outline(spec), spec)
+    assert str(error.value) == (
+        "targets: router of this model does more than a linear module, so an adapter around it "
+        "breaks; write a list of others: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, "
+        "v_proj"
+    )
+
+
+def test_what_is_a_linear_under_another_name_is_one(spec_of):
+    config = {**SHAPE, "model_type": "falcon"}
+    spec = spec_of(model=config, method="lora", attention="eager")
+    assert objections(spec) == []
+
+
+PART = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4}
+PART |= {"num_hidden_layers": 1, "hidden_size_global": 64}
+BLT = {
+    "model_type": "blt",
+    "encoder_hash_byte_group_vocab": 500,
+    **dict.fromkeys(["encoder_config", "decoder_config", "global_config", "patcher_config"], PART),
+}
+
+
+def test_a_model_of_several_parts_is_judged(spec_of):
+    """Its patcher is not trained, by its own forward pass."""
+    (kind, first, *_), *_ = objections(spec_of(model=BLT, method="lora", attention="eager"))
+    assert (kind, first.split(".")[3]) == ("without_gradient", "patcher")

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -163,6 +164,18 @@ def test_number_among_the_workers_of_xdist(
     if name is not None:
         monkeypatch.setenv("PYTEST_XDIST_WORKER", name)
     assert server._number_among_workers() == number
+
+
+@pytest.mark.parametrize("keywords", [{"liger": True}, {"targets": ["wobble"]}], ids=str)
+def test_a_refused_case_may_have_left_patched_libraries(
+    it: server._Worker,
+    request_: Request,
+    spec_of: Callable[..., TrainSpec],
+    keywords: dict[str, object],
+) -> None:
+    reply = it.answer(replace(request_, spec=spec_of(**keywords)))
+    assert isinstance(reply, NotMeasured)
+    assert (reply.outcome, reply.clean) == ("refused", "liger" not in keywords)
 
 
 def test_is_known_by_the_pytest_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from pytest_vramfit.training import model as building
-from pytest_vramfit.training.model import UnbuildableError
+from pytest_vramfit.training.config import UnbuildableError
 
 CPU = torch.device("cpu")
 SHAPE = {

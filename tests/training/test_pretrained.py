@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training import model
-from pytest_vramfit.training.model import UnbuildableError
+from pytest_vramfit.training.config import UnbuildableError
 
 CPU = torch.device("cpu")
 SHAPE = {

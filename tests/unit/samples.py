@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_vramfit.baseline import Entry
+from pytest_vramfit.estimating.advice import Predicted, Suggestion
 from pytest_vramfit.measurement import (
     Conditions,
     Device,
@@ -204,6 +205,14 @@ def compared(
     """The case against a baseline; ``reference`` says otherwise."""
     against = Reference(**{"entry": recorded(), **reference})
     return judge("test_a.py::test_b", "gpu", asked or claim(), measurement, reference=against)
+
+
+def suggestion(peak_bytes: int, **keywords: Any) -> Suggestion:
+    """What would fit with such a peak, and half a GiB outside the allocator."""
+    predicted = Predicted(
+        fits=True, peak_allocated_bytes=peak_bytes, outside_allocator_bytes=512 * MIB
+    )
+    return Suggestion(keywords=keywords, predicted=predicted)
 
 
 def pinned(judged: Case) -> Case:

@@ -160,3 +160,26 @@ def test_import_needs_neither_torch_nor_transformers_nor_pytest() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("Llama-2-13B", ["Llama-2-7B", "Llama-2-13B", "Llama-2-70B"]),
+        ("Llama-3-8B", ["Llama-3-8B", "Llama-3-70B"]),
+        ("Llama-3.2-1B", ["Llama-3.2-1B", "Llama-3.2-3B"]),
+        ("gpt2-xl", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]),
+        pytest.param("Qwen3-30B-A3B", ["Qwen3-30B-A3B"], id="another type than Qwen3-32B"),
+        pytest.param("Mistral-7B-v0.3", ["Mistral-7B-v0.3"], id="another type than Mixtral-8x7B"),
+        ("tiny", ["tiny"]),
+    ],
+)
+def test_a_family_has_one_name_and_one_type_and_goes_by_size(name: str, family: list[str]) -> None:
+    model = catalog.find(name)
+    assert model is not None
+    assert [one.name for one in catalog.family(model)] == family
+
+
+def test_every_model_is_in_its_family_and_in_no_other() -> None:
+    families = {catalog.family(row) for row in ROWS}
+    assert sorted(row.name for one in families for row in one) == sorted(catalog.names())

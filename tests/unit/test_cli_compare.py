@@ -453,7 +453,7 @@ def test_wrong_value_deep_in_a_file(capsys: Capsys) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["estimate", "ceiling", "explain"])
+@pytest.mark.parametrize("command", ["explain"])
 def test_what_is_not_built_yet_says_so_with_any_arguments(command: str, capsys: Capsys) -> None:
     says = f"{command} is not built yet"
     assert refused(capsys, command) == says

@@ -68,7 +68,7 @@ with adapters on q, k, v and o.
 """
 H200 = [
     row
-    for row in json.loads((Path(__file__).parents[1] / "gpu" / "h200_peaks.json").read_text())[
+    for row in json.loads((Path(__file__).parents[1] / "data" / "h200_peaks.json").read_text())[
         "rows"
     ]
     if row["checkpointing"]

@@ -16,11 +16,13 @@ from samples import (
     claim,
     compared,
     pinned,
+    suggestion,
     timed,
     with_memory,
     with_phases,
 )
 
+from pytest_vramfit.estimating.advice import Advice
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import failure
 from pytest_vramfit.verdict import judge
@@ -149,6 +151,81 @@ def test_required_check_that_could_not_be_made_fails_with_its_reason() -> None:
         "  FAIL  GPU time           required; no baseline; --vramfit-update-missing records one",
         "  FAIL  resident           required; not built yet",
     ]
+
+
+OUT_OF_MEMORY_WITH_ADVICE = f"""\
+{OUT_OF_MEMORY}
+  would fit (estimated)    checkpointing=True                 9.5 GiB, 41 % of the card
+                           batch=1, accumulation=2            16.5 GiB, 72 % of the card
+                           targets="attention"                22.5 GiB, 98 % of the card"""
+
+
+def test_what_would_fit_stands_at_the_end_as_it_is_written_in_the_marker() -> None:
+    advice = Advice(
+        ended="complete",
+        suggestions=(
+            suggestion(9 * GIB, checkpointing=True),
+            suggestion(16 * GIB, batch=1, accumulation=2),
+            suggestion(22 * GIB, targets="attention"),
+        ),
+    )
+    judged = replace(case(RAN_OUT, claim(max_step_ns=MS)), advice=advice)
+    assert failure.text(judged) == OUT_OF_MEMORY_WITH_ADVICE
+
+
+def test_two_changes_that_are_long_have_their_figures_in_one_column() -> None:
+    two = suggestion(9 * GIB, checkpointing=True, optimizer="paged_adamw_8bit")
+    model = suggestion(8 * GIB, model="Qwen2.5-3B")
+    judged = replace(case(RAN_OUT), advice=Advice(ended="complete", suggestions=(two, model)))
+    assert list(failure.lines(judged))[-2:] == [
+        (
+            "  would fit (estimated)    "
+            'checkpointing=True, optimizer="paged_adamw_8bit" 9.5 GiB, 41 % of the card'
+        ),
+        (
+            "                           "
+            'model="Qwen2.5-3B"                               8.5 GiB, 37 % of the card'
+        ),
+    ]
+
+
+FOUND = (suggestion(9 * GIB, checkpointing=True),)
+
+
+@pytest.mark.parametrize(
+    ("advice", "says"),
+    [
+        pytest.param(
+            Advice(ended="complete"),
+            "no single change and no two of those tried would make it fit (estimated)",
+            id="nothing helps",
+        ),
+        pytest.param(
+            Advice(ended="out_of_time"),
+            "not all was tried: predictions for one case end after 60 s",
+            id="out of time",
+        ),
+        pytest.param(
+            Advice(ended="out_of_time", suggestions=FOUND),
+            "not all was tried: predictions for one case end after 60 s",
+            id="out of time, something found",
+        ),
+        pytest.param(
+            Advice(ended="fits_already"),
+            "none: predicted to fit as it is, against what was measured",
+            id="fits already",
+        ),
+        pytest.param(
+            Advice(ended="broken", reason="RuntimeError: no\nmore"),
+            "ended, as it could not be predicted: RuntimeError: no",
+            id="broken",
+        ),
+    ],
+)
+def test_what_there_is_to_say_of_advice_is_one_line_behind_it(advice: Advice, says: str) -> None:
+    judged = replace(case(RAN_OUT), advice=advice)
+    added = list(failure.lines(judged))[len(list(failure.lines(case(RAN_OUT)))) :]
+    assert added[len(advice.suggestions) :] == [f"  advice                   {says}"]
 
 
 def test_text_is_its_lines() -> None:

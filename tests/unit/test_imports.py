@@ -29,7 +29,7 @@ ORDER = (
     ("worker",),
     ("baseline",),
     ("verdict",),
-    ("gate", "reporting"),
+    ("advisor", "gate", "reporting"),
     ("plugin", "cli", "__main__"),
 )
 """Modules and subpackages from the first to the last; "" is the package itself."""

@@ -21,12 +21,14 @@ from samples import (
     compared,
     pinned,
     recorded,
+    suggestion,
     timed,
     with_memory,
     with_phases,
 )
 
 from pytest_vramfit.baseline import Entry
+from pytest_vramfit.estimating.advice import Advice
 from pytest_vramfit.measurement import Conditions
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import results
@@ -88,6 +90,29 @@ def test_states_in_managed_memory_are_told_apart(managed: int | None) -> None:
     assert memory["peak_allocated_bytes"] == 10 * GIB
 
 
+def test_what_would_fit_is_a_list_of_keywords_with_their_memory() -> None:
+    advice = Advice(ended="complete", suggestions=(suggestion(GIB, batch=1, accumulation=2),))
+    row = results.row(replace(case(RAN_OUT), advice=advice), judged=True)
+    assert row["advice_says"] is None
+    assert row["advice"] == [
+        {
+            "keywords": {"batch": 1, "accumulation": 2},
+            "peak_allocated_bytes": GIB,
+            "outside_allocator_bytes": 512 * MIB,
+            "says": "batch=1, accumulation=2",
+        }
+    ]
+
+
+def test_advice_that_was_not_sought_is_null_and_one_without_a_result_says_so() -> None:
+    row = results.row(case(RAN_OUT), judged=True)
+    assert (row["advice"], row["advice_says"]) == (None, None)
+    ended = replace(case(RAN_OUT), advice=Advice(ended="out_of_time"))
+    row = results.row(ended, judged=True)
+    assert row["advice"] == []
+    assert row["advice_says"] == "not all was tried: predictions for one case end after 60 s"
+
+
 def test_rates_of_varied_lengths_are_null() -> None:
     """Their steps have different numbers of tokens."""
     spec = replace(SPEC, lengths="varied")
@@ -114,6 +139,7 @@ def test_row_says_what_was_claimed() -> None:
     assert row["spec"]["seq"] == 512
     assert row["limits"] == {
         "card_bytes": 16 * GIB,
+        "card": None,
         "headroom": {"share": 0.1, "size_bytes": 0},
         "max_step_ns": MS,
         "step_ratio": 1.25,
