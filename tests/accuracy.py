@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 from torch import nn
@@ -59,8 +59,8 @@ class Row:
     outside_mib: float
     keeps_output: bool = False
     """Whether its harness kept the model's output through the backward pass."""
-    settles: bool = True
-    """Whether it emptied the allocator's cache after building the model."""
+    emptied: Literal["at last", "by PEFT", "never"] = "at last"
+    """When the allocator's cache was emptied while the model was built."""
     cumulative: bool = False
     """Whether a phase's peak is that of the step so far."""
     held_out: bool = False
@@ -146,7 +146,7 @@ def _published_h200() -> Iterator[Row]:
                 for index, phase in enumerate(phases)
             },
             outside_mib=776,
-            settles=False,
+            emptied="by PEFT",
             cumulative=True,
         )
 
@@ -195,7 +195,7 @@ def _published_t4() -> Iterator[Row]:
             phases={(1, phase): mib for phase, mib in phases.items() if mib},
             outside_mib=row["process_mib"] - row["reserved_mib"],
             keeps_output=True,
-            settles=False,
+            emptied="never",  # PEFT before 0.21
         )
 
 
@@ -235,8 +235,7 @@ def predict(row: Row, *, peer: bool) -> Predicted:
     with _keeping_output() if row.keeps_output else nullcontext():
         traced = trace(row.spec, row.target)
     seconds = time.perf_counter() - begin
-    if not row.settles:
-        traced = _without_settling(traced)
+    traced = _emptied(traced, row)
     settings = AllocatorSettings()
     replays = [Replay(traced, settings, addresses=order()).run() for order in ORDERS]
     got = [one for one in replays if isinstance(one, GotThrough)]
@@ -250,7 +249,10 @@ def predict(row: Row, *, peer: bool) -> Predicted:
         reserved_mib=reserved[0],
         reserved_range_mib=(min(reserved), max(reserved)),
         phases=phases,
-        answers={share: answer(traced, settings, int(used * share / 100), unbounded)[0] for share in SHARES},
+        answers={
+            share: answer(traced, settings, int(used * share / 100), unbounded)[0]
+            for share in SHARES
+        },
         seconds=seconds,
         peer_mib=_of_peer(row) if peer else None,
     )
@@ -276,10 +278,12 @@ def _phases(ran: GotThrough, *, cumulative: bool) -> Phases:
     return found
 
 
-def _without_settling(traced: Traced) -> Traced:
-    """The trace as if the cache had not been emptied after the model was built."""
-    events = tuple(one for one in traced.events if one[0] is not Action.EMPTY_CACHE)
-    return replace(traced, events=events)
+def _emptied(traced: Traced, row: Row) -> Traced:
+    """The trace with the cache emptied when the row's harness did."""
+    at = [index for index, one in enumerate(traced.events) if one[0] is Action.EMPTY_CACHE]
+    dropped = {"at last": set(), "by PEFT": set(at[-1:]), "never": set(at)}[row.emptied]
+    events = [one for index, one in enumerate(traced.events) if index not in dropped]
+    return replace(traced, events=tuple(events))
 
 
 def _keeping_output() -> AbstractContextManager[object]:

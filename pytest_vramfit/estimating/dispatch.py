@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from bitsandbytes.nn import Params4bit
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from transformers.utils import generic
@@ -96,6 +98,7 @@ def replaced(target: Target, dispatch: Dispatch, trace: Trace) -> Iterator[None]
         # clipping has foreach kernels on the CPU too, optimizers have only fused ones there
         "torch.utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: kinds,
         "torch.optim.optimizer._get_fused_kernels_supported_devices": lambda: kinds,
+        "bitsandbytes.nn.Params4bit.__deepcopy__": _copied,
         "bitsandbytes.functional.get_paged": functools.partial(_get_paged, trace),
         "bitsandbytes.functional.fill": lambda *_: None,
         "bitsandbytes.functional.prefetch_tensor": lambda *_: None,
@@ -110,6 +113,14 @@ def replaced(target: Target, dispatch: Dispatch, trace: Trace) -> Iterator[None]
         for name, answer in answers.items():
             stack.enter_context(patch(name, answer))
         yield
+
+
+def _copied(weight: Params4bit, memo: dict[int, Any]) -> Params4bit:
+    """A copy of a 4-bit weight, which DoRA makes: bitsandbytes begins with a tensor on the CPU, and
+    its data cannot become those of one on ``meta``.
+    """
+    values = {**vars(weight), "quant_state": copy.deepcopy(weight.quant_state, memo)}
+    return Params4bit(weight.data.clone(), requires_grad=weight.requires_grad, **values)
 
 
 def _get_paged(trace: Trace, *shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

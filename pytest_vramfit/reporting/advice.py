@@ -12,7 +12,7 @@ from pytest_vramfit.verdict import Case
 _NOTES = {
     "out_of_time": f"not all was tried: predictions for one case end after {LIMIT_S:g} s",
     "fits_already": "none: predicted to fit as it is, against what was measured",
-    "broken": "ended, as it could not be predicted: {reason}",
+    "broken": "ended, as a prediction failed: {reason}",
 }
 _NOTHING = "no single change and no two of those tried would make it fit (estimated)"
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from itertools import cycle
 
+import pytest
 import torch
 from torch import linalg
 from torch.nn import functional
+
+deprecated = pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated:UserWarning")
 
 
 class Tensors:
@@ -128,3 +131,9 @@ OPERATIONS = {
     "triplet_margin_loss": lambda t: functional.triplet_margin_loss(t(2, 4), t(2, 4), t(2, 4)),
     "vdot": lambda t: torch.vdot(t(4), t(4)),
 }
+
+
+def named(names, known_wrong):
+    """For parametrize: names of operations, those with a reason expected to fail."""
+    marks = {name: [pytest.mark.xfail(reason=reason)] for name, reason in known_wrong.items()}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]

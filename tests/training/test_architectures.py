@@ -214,7 +214,7 @@ def test_an_architecture_that_reads_its_weights_is_not_quantised(spec_of):
 
 
 def test_its_other_modules_are_adapted(spec_of):
-    names = ["dt_proj", "in_proj", "x_proj"]
+    names = ["in_proj", "x_proj"]
     spec = spec_of(model=MAMBA, method="lora", attention="eager", targets=names)
     assert objections(spec) == []
 

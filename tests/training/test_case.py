@@ -9,8 +9,8 @@ import pytest
 import torch
 from measuring import SCHEDULE
 
-from pytest_vramfit.measuring import cpu
 from pytest_vramfit.measurement import UnsupportedError
+from pytest_vramfit.measuring import cpu
 from pytest_vramfit.measuring.case import CaseRun
 from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.spec import Schedule

@@ -12,9 +12,8 @@ from no_meter import METER
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from pytest_vramfit.measurement import OutOfMemory
+from pytest_vramfit.measurement import OutOfMemory, UnsupportedError
 from pytest_vramfit.measuring import cpu
-from pytest_vramfit.measurement import UnsupportedError
 from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.training import adapters, model, phases
 from pytest_vramfit.training.step import Step

@@ -11,8 +11,8 @@ import torch
 from measuring import LEAST, SCHEDULE, judged, measured
 from no_meter import METER
 
-from pytest_vramfit.measuring import cpu
 from pytest_vramfit.measurement import UnsupportedError
+from pytest_vramfit.measuring import cpu
 from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.spec import Schedule
 from pytest_vramfit.training import adapters, model

@@ -217,7 +217,7 @@ FOUND = (suggestion(9 * GIB, checkpointing=True),)
         ),
         pytest.param(
             Advice(ended="broken", reason="RuntimeError: no\nmore"),
-            "ended, as it could not be predicted: RuntimeError: no",
+            "ended, as a prediction failed: RuntimeError: no",
             id="broken",
         ),
     ],

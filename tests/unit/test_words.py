@@ -12,6 +12,7 @@ from samples import (
     FULL,
     GIB,
     MEASUREMENT,
+    MEMORY,
     MIB,
     MS,
     OOM,
@@ -32,7 +33,7 @@ from samples import (
 
 from pytest_vramfit import gate, verdict
 from pytest_vramfit.baseline import Entry
-from pytest_vramfit.measurement import Conditions, Measurement
+from pytest_vramfit.measurement import Conditions, Measurement, Prediction
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
@@ -51,8 +52,42 @@ def tried_again(second: Measurement) -> Case:
     return judge("test_a.py::test_b", "gpu", TENTH, cache, second)
 
 
+def predicted(*, fits: bool | None, room_bytes: int) -> Measurement:
+    """The case predicted for a card whose allocator may have so much; its peak is 10 GiB."""
+    device, outside = MEASUREMENT.device, MEMORY.outside_allocator_bytes or 0
+    total = room_bytes + outside + device.reserved_bytes + device.held_bytes
+    return replace(
+        MEASUREMENT,
+        device=replace(device, total_bytes=total),
+        evidence=None,
+        prediction=Prediction(fits=fits, margin=0.005, reserved_bytes=(12 * GIB, 12 * GIB)),
+    )
+
+
+IN_RESERVE = (
+    "it may get through if the allocator gives back what it keeps in reserve: only the card itself "
+    "tells"
+)
 FINDINGS = [
     ("did_not_run", "trained", case(RAN_OUT), "the step did not get through"),
+    (
+        "nothing_ran",
+        "trained",
+        case(predicted(fits=True, room_bytes=20 * GIB)),
+        "an estimate: nothing ran",
+    ),
+    (
+        "too_close",
+        "no_oom",
+        case(predicted(fits=None, room_bytes=10 * GIB)),
+        "within 0.5 % of the limit, as near as predictions go: only the card itself tells",
+    ),
+    (
+        "cache_in_the_way",
+        "no_oom",
+        case(predicted(fits=None, room_bytes=11 * GIB)),
+        IN_RESERVE,
+    ),
     ("not_built", "resident", case(), "not built yet"),
     (
         "one_step",
