@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tracing import CARD, CPU, one_thread  # noqa: F401
+from torch.utils._pytree import tree_iter
+from tracing import CARD, CPU, described, one_thread  # noqa: F401
 
 from pytest_vramfit.estimating import shapes
 from pytest_vramfit.estimating.run import trace
@@ -80,14 +81,6 @@ def test_views_and_what_works_in_place_are_never_remembered(name):
         assert calls.number == number
 
 
-def tensors(result):
-    return result if isinstance(result, tuple) else (result,)
-
-
-def described(result):
-    return [(tuple(one.shape), one.stride(), one.dtype) for one in tensors(result)]
-
-
 ONCE = {
     "mul": (aten.mul.Tensor, (meta(4, 1), meta(1, 3)), {}),
     "transposed": (aten.add.Tensor, (meta(4, 3).t(), meta(3, 4)), {}),
@@ -104,7 +97,7 @@ def test_what_makes_tensors_is_called_once_and_makes_new_ones_each_time(name):
     results = [remembered.call(calls, args, kwargs) for _ in range(3)]
     assert calls.number == 1
     assert [described(one) for one in results] == [described(operation(*args, **kwargs))] * 3
-    every = [one for result in results for one in tensors(result)]
+    every = [one for one in tree_iter(results) if isinstance(one, torch.Tensor)]
     assert len({one.untyped_storage()._cdata for one in every}) == len(every)
 
 

@@ -46,6 +46,15 @@ def shown(value):
     return str(value)
 
 
+def described(results):
+    """Shape, strides and type of each tensor."""
+    every = results if isinstance(results, tuple | list) else (results,)
+    return [
+        (tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else one
+        for one in every
+    ]
+
+
 def block_bytes(size_bytes):
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
