@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fitcheck import ModelConfig, TrainingConfig, estimate, get_gpu  # type: ignore[import-not-found]
 
-from pytest_vramfit.estimating.closed_forms import transformer
+from pytest_vramfit.estimating.transformer import transformer
 from pytest_vramfit.spec import TrainSpec
 
 TARGETS = {

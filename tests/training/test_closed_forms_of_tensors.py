@@ -9,6 +9,7 @@ from bitsandbytes.nn import Int8Params, Params4bit
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pytest_vramfit.estimating import closed_forms
+from pytest_vramfit.estimating.transformer import transformer
 from pytest_vramfit.recorder import Recorder
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.adapters import is_adapter, is_saved
@@ -214,7 +215,7 @@ def test_what_a_config_does_not_say_is_what_transformers_takes(model_type):
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type))
     expected = {name: tuple(one.shape) for name, one in built.named_parameters()}
-    told = closed_forms.transformer({"model_type": model_type})
+    told = transformer({"model_type": model_type})
     found = {}
     for module in told.modules[:-1] if told.tied else told.modules:
         shapes = zip((".weight", ".bias"), module.shapes, strict=False)

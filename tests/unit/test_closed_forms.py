@@ -15,7 +15,6 @@ from samples import FULL, MIB, SPEC
 
 from pytest_vramfit import catalog
 from pytest_vramfit.estimating.closed_forms import (
-    NoClosedFormError,
     Parts,
     Tensor,
     added,
@@ -23,9 +22,9 @@ from pytest_vramfit.estimating.closed_forms import (
     optimizer_bytes,
     packed_bytes,
     parts,
-    transformer,
     zero,
 )
+from pytest_vramfit.estimating.transformer import NoClosedFormError, transformer
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import TrainSpec
 
