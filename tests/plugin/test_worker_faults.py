@@ -255,8 +255,13 @@ def test_process_ends_with_pytest(
         monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
     output = pytester.path / "output"
     command = [sys.executable, "-m", "pytest", "-p", "vramfit", "--vramfit=cpu"]
-    with output.open("w") as file:
-        popen = pytester.popen([*command, "--vramfit-json=r.json"], stdout=file, stderr=file)
+    # a job in the background of a shell ignores the signal
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        with output.open("w") as file:
+            popen = pytester.popen([*command, "--vramfit-json=r.json"], stdout=file, stderr=file)
+    finally:
+        signal.signal(signal.SIGINT, before)
     process = psutil.Process(popen.pid)
     if during == "start":
         wait_until(lambda: bool(process.children()))

@@ -1,4 +1,4 @@
-"""Stand-ins for kernels of attention return what the operations do on meta: shapes, types, strides."""
+"""Stand-ins for attention kernels return what the operations do on meta: shapes, types, strides."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The parts of a peak sum to it, and each has the bytes that its tensors have when they are real."""
+"""The parts of a peak sum to it, and each has the bytes that its tensors have on a CPU."""
 
 from __future__ import annotations
 
-import functools
-
+import bitsandbytes.functional
 import pytest
 import torch
 from bitsandbytes.nn import Params4bit
@@ -19,18 +18,6 @@ from pytest_vramfit.training import adapters, model
 SETTINGS = AllocatorSettings()
 
 
-@pytest.fixture
-def case(spec_of):
-    """A spec and its trace, and the ledger of a moment."""
-
-    @functools.cache
-    def traced(keywords):
-        spec = spec_of(**dict(keywords))
-        return spec, trace(spec, CARD)
-
-    return lambda keywords: traced(tuple(keywords.items()))
-
-
 def at(traced, mark, nth=1):
     """The ledger when the nth mark of this name is reached."""
     marks = (
@@ -42,14 +29,19 @@ def at(traced, mark, nth=1):
     return ledger(traced, SETTINGS, event)
 
 
-def real(spec):
-    """The case's model on the CPU, ready to be trained."""
+@pytest.fixture
+def real():
+    """Makes the case's model on the CPU, ready to be trained."""
+    model.forget_tables()
+    yield _real
+    model.forget_tables()
+
+
+def _real(spec):
     outline = model.outline(spec)
     adapted = adapters.targets(outline, spec)
     built = model.build(outline, spec, torch.device("cpu"))
-    trained = adapters.prepare(built, spec, adapted)
-    model.forget_tables()
-    return trained
+    return adapters.prepare(built, spec, adapted)
 
 
 def bytes_of(tensors):
@@ -77,18 +69,20 @@ LOADED = [
 
 
 @pytest.mark.parametrize("keywords", LOADED, ids=str)
-def test_before_the_first_step_it_has_the_model_s_tensors(keywords, spec_of):
+def test_before_the_first_step_it_has_the_model_s_tensors(keywords, spec_of, real):
     spec = spec_of(**keywords)
     trained = real(spec)
     named = dict(trained.named_parameters())
     beside = {n: one for n, one in named.items() if adapters.is_adapter(n) or adapters.is_saved(n)}
     base = [one for name, one in named.items() if name not in beside]
+    quantised = [table for one in base for table in tables(one)]
+    quantised += bitsandbytes.functional.name2qmap.values()
     seen = at(trace(spec, CARD), "settled")
     assert {name: size for name, size in seen.items() if name != "workspace"} == {
         **dict.fromkeys(LEDGER[:-1], 0),
         "weights": bytes_of([*base, *trained.buffers()]),
         "adapters": bytes_of(beside.values()),
-        "quantisation": bytes_of(table for one in base for table in tables(one)),
+        "quantisation": bytes_of(quantised),
     }
 
 
@@ -120,7 +114,7 @@ def test_the_parts_sum_to_the_peak(keywords, spec_of):
 @pytest.mark.parametrize(
     "keywords", [{"method": "lora"}, {"method": "full", "accumulation": 2}], ids=str
 )
-def test_when_the_optimizer_begins_it_has_every_gradient(keywords, spec_of):
+def test_when_the_optimizer_begins_it_has_every_gradient(keywords, spec_of, real):
     spec = spec_of(**keywords)
     trainable = [one for one in real(spec).parameters() if one.requires_grad]
     for nth in (1, 2):
@@ -130,8 +124,8 @@ def test_when_the_optimizer_begins_it_has_every_gradient(keywords, spec_of):
 
 
 def states_of(optimizer, parameter):
-    """The sizes of the states of a parameter; bitsandbytes keeps few elements in float32, and in 8
-    bit the table of values and a scale for each 256.
+    """The sizes of a parameter's states. Adafactor has the magnitude beside rows and columns; 8 bit
+    has a scale for each 256 elements, and keeps few elements in float32.
     """
     count = parameter.numel()
     if optimizer == "adamw":
@@ -139,14 +133,14 @@ def states_of(optimizer, parameter):
     if optimizer == "sgd":
         return []
     if optimizer == "adafactor":
-        return [4 * size for size in parameter.shape]
+        return [4, *(4 * size for size in parameter.shape)]
     if count < 4096:
         return [4 * count] * 2
     return [count, 4 * -(count // -256)] * 2
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "adamw_8bit"])
-def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of):
+def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of, real):
     spec = spec_of(method="full", optimizer=optimizer)
     trained = real(spec)
     sizes = [size for one in trained.parameters() for size in states_of(optimizer, one)]
@@ -157,7 +151,9 @@ def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of):
 
 
 @pytest.mark.parametrize(("optimizer", "itemsize"), [("paged_adamw", 4), ("paged_adamw_8bit", 1)])
-def test_states_of_many_elements_are_managed_where_they_are_paged(optimizer, itemsize, spec_of):
+def test_states_of_many_elements_are_managed_where_they_are_paged(
+    optimizer, itemsize, spec_of, real
+):
     spec = spec_of(method="full", optimizer=optimizer)
     paged = [one.numel() for one in real(spec).parameters() if one.numel() >= 100_000]
     memory = Estimator().estimate(spec, CARD).memory

@@ -100,13 +100,13 @@ def test_an_int8_base_takes_a_byte_a_parameter(spec_of):
 def seqs_seen(monkeypatch, spec, schedule):
     """The sequence lengths of all batches, in their order."""
     seen = []
-    make = Step._ids
+    make = Step.token_ids
 
-    def ids(self, batch, seq):
+    def ids(self, vocabulary, batch, seq):
         seen.append(seq)
-        return make(self, batch, seq)
+        return make(self, vocabulary, batch, seq)
 
-    monkeypatch.setattr(Step, "_ids", ids)
+    monkeypatch.setattr(Step, "token_ids", ids)
     return measured(spec, schedule), seen
 
 
