@@ -93,6 +93,8 @@ def replaced(target: Target, dispatch: Dispatch, trace: Trace) -> Iterator[None]
     answers: dict[str, Callable[..., Any]] = {
         # whether sequences are packed is read from positions; full batches are not
         "transformers.masking_utils.find_packed_sequence_indices": lambda _: None,
+        # PEFT turns it off around the parameters of experts
+        "torch.autocast": functools.partial(_autocast, torch.autocast),
         # called by the end of the outermost autocast
         "torch.clear_autocast_cache": dispatch.autocast.forget,
         # clipping has foreach kernels on the CPU too, optimizers have only fused ones there
@@ -130,6 +132,11 @@ def _get_paged(trace: Trace, *shape: int, dtype: torch.dtype, device: torch.devi
     state.is_paged = True
     paged: torch.Tensor = state
     return paged
+
+
+def _autocast(original: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's own; asked for ``meta``, for the device type that carries its state here."""
+    return original("cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
 
 def _maybe_autocast(device_type: str, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:

@@ -40,6 +40,11 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
     else:
         recorded = Trace({**kernels.CUDA, **attention.lowerings(target)}, target.workspaces)
     with recorded, dispatch, replaced(target, dispatch, recorded), _own_tables():
+        with (
+            recorded.beside()
+        ):  # outlines have no bytes, though a module above may set their values
+            for one in (*outline.parameters(), *outline.buffers()):
+                recorded.count(one, "outline")
         model.materialise(outline, spec, META)
         recorded.mark("weights")
         with _emptying(recorded):

@@ -69,10 +69,7 @@ SETTINGS = [
         {"method": "lora", "model": config("phi"), "attention": "eager", "seq": 300},
         "layer norm on a CPU keeps its statistics in the type of its input",
     ),
-    wrong(
-        {"method": "lora", "model": LATENT, "attention": "eager", "dropout": 0},
-        "PEFT turns autocast off for meta around experts, which PyTorch refuses",
-    ),
+    {"method": "lora", "model": LATENT, "attention": "eager", "dropout": 0},
     wrong({"quant": "int8"}, "bitsandbytes multiplies differently on a CPU"),
 ]
 
@@ -89,6 +86,7 @@ def test_every_architecture_has_the_bytes_that_the_cpu_engine_sees(model_type, k
     assert_equal(spec_of(**{"model": CONFIGS[model_type], "attention": attention, **keywords}))
 
 
+@pytest.mark.filterwarnings("ignore:The following \\w+_pattern keys")  # experts in one tensor
 @pytest.mark.parametrize("keywords", SETTINGS, ids=shown)
 def test_every_setting_has_the_bytes_that_the_cpu_engine_sees(keywords, spec_of):
     assert_equal(spec_of(**keywords))
@@ -101,10 +99,7 @@ def test_every_setting_has_the_bytes_that_the_cpu_engine_sees(keywords, spec_of)
         {"method": "lora"},
         {"quant": "int8"},
         wrong({"precision": "fp32"}, "adapters count where they are made and where they are moved"),
-        wrong(
-            {"method": "full", "model": CONFIGS["gpt2"], "attention": "eager"},
-            "outlines count whose values a module above sets",
-        ),
+        {"method": "full", "model": CONFIGS["gpt2"], "attention": "eager"},
     ],
     ids=shown,
 )
