@@ -20,8 +20,8 @@ def _names(text: str) -> frozenset[str]:
 
 _LOWER = _names(
     "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm "
-    "matmul __matmul__ __rmatmul__ einsum mm linear addbmm baddbmm bmm chain_matmul multi_dot "
-    "vecdot scaled_dot_product_attention"
+    "matmul __matmul__ __rmatmul__ einsum mm linear addbmm baddbmm bmm chain_matmul "
+    "linalg_multi_dot linalg_vecdot scaled_dot_product_attention"
 )
 _FP32 = _names(
     "mse_loss nll_loss cross_entropy cosine_embedding_loss hinge_embedding_loss huber_loss "
@@ -56,10 +56,9 @@ CUDA = Lists(
         "__pow__ __rpow__ square softplus layer_norm native_layer_norm rms_norm group_norm norm "
         "cosine_similarity dist pdist cdist renorm logsumexp"
     ),
-    fp32_result=_names("prod softmax log_softmax cumprod cumsum vector_norm sum"),
+    fp32_result=_names("prod softmax log_softmax cumprod cumsum linalg_vector_norm sum"),
     promote=_names(
-        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample index_put index_put_ tensordot "
-        "scatter_add scatter_add_"
+        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample index_put tensordot scatter_add"
     ),
 )
 CPU = Lists(
@@ -105,7 +104,9 @@ class Autocast:
             return self._cast_call(low, function, args, kwargs)
         if name in lists.fp32:
             return self._cast_call(torch.float32, function, args, kwargs)
-        if name in lists.fp32_result and kwargs.get("dtype") is None and _is_float(args[0]):
+        first = args[0] if args else kwargs.get("input")
+        told = any(isinstance(one, torch.dtype) for one in (*args, kwargs.get("dtype")))
+        if name in lists.fp32_result and not told and _is_float(first):
             return function(*args, **{**kwargs, "dtype": torch.float32})
         if name in lists.promote:
             found = {one.dtype for one in _tensors((args, kwargs)) if _is_float(one)}

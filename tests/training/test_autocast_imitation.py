@@ -22,8 +22,6 @@ WRONG = {
     "grid_sample": "runs in float32 on a CPU, whatever it gets",
     "layer_norm": "keeps its statistics in the type of its input on a CPU",
     "native_layer_norm": "keeps its statistics in the type of its input on a CPU",
-    "linalg_multi_dot": "is in the lists under another name than PyTorch's",
-    "linalg_vecdot": "is in the lists under another name than PyTorch's",
 }
 
 
