@@ -49,6 +49,20 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Peaks:
+    """The peak allocated bytes of one optimizer step by phase (the worst micro-batch of each)."""
+
+    forward: int
+    backward: int
+    optimizer: int
+
+    @property
+    def step(self) -> int:
+        """The peak of the whole step."""
+        return max(self.forward, self.backward, self.optimizer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
     """Bytes, all in steady state (over the timed steps) unless the name says otherwise."""
 

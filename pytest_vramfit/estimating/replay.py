@@ -9,20 +9,7 @@ from dataclasses import dataclass
 from pytest_vramfit.estimating.allocator import CachingAllocator, OutOfMemoryError
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.traced import Action, Block, Traced
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PeaksOfStep:
-    """The peak allocated bytes of one optimizer step, by phase."""
-
-    forward: int
-    backward: int
-    optimizer: int
-
-    @property
-    def step(self) -> int:
-        """The peak of the whole step."""
-        return max(self.forward, self.backward, self.optimizer)
+from pytest_vramfit.measurement import Peaks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +21,7 @@ class GotThrough:
     load_peak_bytes: int
     resident_bytes: int
     """Allocated before the first step."""
-    steps: tuple[PeaksOfStep, ...]
+    steps: tuple[Peaks, ...]
     after_step_bytes: tuple[int, ...]
     peak_reserved_bytes: int
     """Since the model was loaded."""
@@ -76,7 +63,7 @@ class Replay:
         self._phase, self._begin = "load", 0
         self._peaks: dict[str, int] = {}
         self._peak_event = 0
-        self._steps: list[PeaksOfStep] = []
+        self._steps: list[Peaks] = []
         self._after: list[int] = []
 
     def run(self) -> GotThrough | RanOut:
@@ -129,7 +116,7 @@ class Replay:
             self._peak_event = self._event_of(self._allocator.peak_key)
         self._peaks[phase] = max(peak, self._peaks.get(phase, 0))
         if phase == "optimizer":
-            self._steps.append(PeaksOfStep(**self._peaks))
+            self._steps.append(Peaks(**self._peaks))
             self._after.append(self._allocator.allocated_bytes)
             self._peaks = {}
 

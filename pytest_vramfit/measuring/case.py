@@ -17,6 +17,7 @@ from pytest_vramfit.measurement import (
     GpuTime,
     Measurement,
     Memory,
+    Peaks,
     PhasePeak,
     UnsupportedError,
     median,
@@ -27,7 +28,7 @@ from pytest_vramfit.recorder import CeilingReachedError
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training import adapters, model, phases
 from pytest_vramfit.training.proof import Proof
-from pytest_vramfit.training.step import FULL_LENGTH, VARIED_LENGTHS, Peaks, Step
+from pytest_vramfit.training.step import FULL_LENGTH, VARIED_LENGTHS, Step
 
 MOST_SKIPPED_STEPS = 20
 """The gradient scaler starts at 2^16 and halves: 16 skips bring it to 1."""

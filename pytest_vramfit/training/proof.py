@@ -18,10 +18,10 @@ from bitsandbytes.nn import Int8Params, Params4bit
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from pytest_vramfit.measurement import Evidence
+from pytest_vramfit.measurement import Evidence, Peaks
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training.adapters import is_adapter, is_called, is_saved
-from pytest_vramfit.training.step import Meter, Peaks, Step
+from pytest_vramfit.training.step import Meter, Step
 
 _WORD_BYTES = 8
 

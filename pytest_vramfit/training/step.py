@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import bitsandbytes
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 from transformers import Adafactor
 
+from pytest_vramfit.measurement import Peaks
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training.model import DTYPES, SEED
 
@@ -43,20 +43,6 @@ class Meter(Protocol):
 
     def peak_allocated_bytes(self) -> int:
         """The most bytes in use since the last reset."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peaks:
-    """The peak allocated bytes of one optimizer step by phase (the worst micro-batch of each)."""
-
-    forward: int
-    backward: int
-    optimizer: int
-
-    @property
-    def step(self) -> int:
-        """The peak of the whole step."""
-        return max(self.forward, self.backward, self.optimizer)
 
 
 class Step:

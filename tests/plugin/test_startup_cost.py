@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-MOST_MS = 30
+MOST_SHARE = 0.4
+"""Of an empty run's 70 ms: the pace of the machine, and of what runs beside, is in both."""
 SCRIPT = """
 import sys
 import time
@@ -22,12 +23,13 @@ known = set(sys.modules)
 milliseconds("-p", "no:vramfit")
 known = set(sys.modules)
 pairs = [(milliseconds(), milliseconds("-p", "no:vramfit")) for _ in range(15)]
-cost = min(one for one, _ in pairs) - min(other for _, other in pairs)
-print(f"the plugin costs {cost:.1f} ms")
+empty = min(other for _, other in pairs)
+cost = min(one for one, _ in pairs) - empty
+print(f"the plugin costs {cost:.1f} ms beside {empty:.1f} ms")
 """
 
 
-def test_unrelated_run_pays_under_30_ms(
+def test_unrelated_run_pays_little(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processor time of an empty test with and without it, in turn, the least of each; in one
@@ -38,4 +40,5 @@ def test_unrelated_run_pays_under_30_ms(
     pytester.makepyfile("def test_empty(): pass")
     last = pytester.runpython(pytester.makepyfile(measure=SCRIPT)).outlines[-1]
     print(last)
-    assert float(last.split()[-2]) < MOST_MS
+    cost, empty = (float(word) for word in last.split() if word[-1].isdigit())
+    assert cost < MOST_SHARE * empty

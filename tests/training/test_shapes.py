@@ -122,6 +122,14 @@ def test_calls_that_differ_are_different_calls(name):
             assert described(seen) == described(aten.add.Tensor(*args))
 
 
+def test_what_changes_an_argument_beside_its_result_is_never_remembered():
+    calls, remembered = Calls(aten._native_batch_norm_legit.default), Shapes()
+    args = (meta(2, 3), None, None, meta(3), meta(3), True, 0.1, 1e-5)
+    for number in (1, 2):
+        remembered.call(calls, args, {})
+        assert calls.number == number
+
+
 def test_what_is_beside_meta_is_never_remembered():
     calls, remembered = Calls(aten.add.Tensor), Shapes()
     for one in (1.0, 2.0):

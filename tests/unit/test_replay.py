@@ -6,8 +6,9 @@ import pytest
 
 from pytest_vramfit.estimating.allocator import falling
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
-from pytest_vramfit.estimating.replay import LEDGER, GotThrough, PeaksOfStep, RanOut, Replay, ledger
+from pytest_vramfit.estimating.replay import LEDGER, GotThrough, RanOut, Replay, ledger
 from pytest_vramfit.estimating.traced import Action, Block, Traced
+from pytest_vramfit.measurement import Peaks
 
 KIB, MIB = 2**10, 2**20
 SETTINGS = AllocatorSettings()
@@ -90,8 +91,8 @@ def test_each_phase_of_each_step_has_its_own_peak():
     )
     seen = run(traced(*LOADED, *one, *two))
     assert seen.steps == (
-        PeaksOfStep(forward=458 * KIB, backward=550 * KIB, optimizer=700 * KIB),
-        PeaksOfStep(forward=650 * KIB, backward=750 * KIB, optimizer=700 * KIB),
+        Peaks(forward=458 * KIB, backward=550 * KIB, optimizer=700 * KIB),
+        Peaks(forward=650 * KIB, backward=750 * KIB, optimizer=700 * KIB),
     )
     assert [one.step for one in seen.steps] == [700 * KIB, 750 * KIB]
     assert seen.after_step_bytes == (600 * KIB, 600 * KIB)
@@ -106,7 +107,7 @@ def test_of_several_micro_batches_the_worst_of_each_phase_counts():
 
     step = (*batch(1, 10, 70), *batch(2, 30, 20), *batch(3, 20, 60), *phase("optimizer"))
     (seen,) = run(traced("loaded", "settled", *step)).steps
-    assert seen == PeaksOfStep(forward=30 * KIB, backward=70 * KIB, optimizer=0)
+    assert seen == Peaks(forward=30 * KIB, backward=70 * KIB, optimizer=0)
 
 
 def test_what_is_reserved_counts_since_the_cache_was_emptied_after_loading():
