@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
+from published import DATA, H200_ROWS, keywords
 from torch import nn
 
 from pytest_vramfit.estimating.allocator import falling, rising, shuffled
@@ -35,7 +36,6 @@ from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import TrainSpec
 from pytest_vramfit.training import adapters
 
-DATA = Path(__file__).parent / "data"
 MIB = 2**20
 ORDERS = (rising, falling, *((lambda seed=seed: shuffled(seed)) for seed in range(7)))
 SHARES = tuple(range(97, 104))
@@ -130,13 +130,13 @@ def _claimed(keywords: Mapping[str, Any]) -> TrainSpec:
 
 def _published_h200() -> Iterator[Row]:
     target = replace(target_of("H200", 0), torch=(2, 11))
-    for row in json.loads((DATA / "h200_peaks.json").read_text())["rows"]:
+    for row in H200_ROWS:
         first, steady = row["first_step_peaks_mib"], row["steady_step_peaks_mib"]
         phases = ("forward", "backward", "optimizer")
         yield Row(
             source="H200, published",
             name=_name(row),
-            spec=_claimed(published_keywords(row)),
+            spec=_claimed(keywords(row)),
             target=target,
             peak_mib=row["peak_allocated_mib"],
             reserved_mib=row["max_reserved_mib"],
@@ -149,20 +149,6 @@ def _published_h200() -> Iterator[Row]:
             emptied="by PEFT",
             cumulative=True,
         )
-
-
-def published_keywords(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The marker's keywords for a row of h200_peaks.json; there ``precision`` is also the dtype of
-    the base, and gradients were not clipped.
-    """
-    same = ("model", "method", "checkpointing", "optimizer", "seq", "batch", "precision")
-    words = {name: row[name] for name in (*same, "autocast")}
-    words |= {"accumulation": row["accumulate"], "dtype": row["precision"], "max_grad_norm": None}
-    if row["method"] != "full":
-        words |= {name: row[name] for name in ("targets", "rank", "dropout")}
-    if row["method"] == "qlora":
-        words |= {name: row[name] for name in ("kbit_upcast", "double_quant")}
-    return words
 
 
 def _published_t4() -> Iterator[Row]:

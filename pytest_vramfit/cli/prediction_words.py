@@ -7,7 +7,8 @@ from typing import Any
 
 from pytest_vramfit.cli.answer import table
 from pytest_vramfit.cli.marker_arguments import argument
-from pytest_vramfit.cli.predictor import assumed, cannot_tell, deciding, fit_of
+from pytest_vramfit.cli.predictor import cannot_tell, deciding, fit_of
+from pytest_vramfit.estimating.target import assumed
 from pytest_vramfit.measurement import Memory
 from pytest_vramfit.reporting import figures, words
 from pytest_vramfit.verdict import Case
@@ -78,7 +79,7 @@ def notes(given: Mapping[str, Any], case: Case) -> Iterator[str]:
     said = {
         "does not hold: required, and no estimate can tell": cannot_tell(case),
         "no part in an estimate, where nothing runs": no_part,
-        "not known of this card, so taken as on others": assumed(case.claim),
+        "not known of this card, so taken as on others": assumed(case.claim.limits.card),
     }
     if any(said.values()):
         yield ""

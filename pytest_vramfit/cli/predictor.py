@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal, Self
 
-from pytest_vramfit.catalog import gpus
 from pytest_vramfit.cli.answer import WrongUseError
 from pytest_vramfit.cli.marker_arguments import in_arguments
-from pytest_vramfit.estimating.target import target_of
+from pytest_vramfit.estimating.target import assumed, target_of
 from pytest_vramfit.gate import Gate
 from pytest_vramfit.reporting import results, words
 from pytest_vramfit.spec import Claim
@@ -94,17 +93,6 @@ def holds(case: Case) -> bool:
     return fit_of(case) == "fits" and not cannot_tell(case)
 
 
-def assumed(claim: Claim) -> list[str]:
-    """What is not known of the card, and taken from others."""
-    gpu = gpus.find(claim.limits.card) if claim.limits.card else None
-    unknown = {
-        "compute capability": gpu is None,
-        "what the driver keeps": gpu is None or gpu.reserved_bytes is None,
-        "what is outside the allocator": gpu is None or gpu.outside_bytes is None,
-    }
-    return [name for name, holds in unknown.items() if holds]
-
-
 def to_json(case: Case) -> dict[str, Any]:
     """The answer, and all that it comes from."""
     row = results.row(case, judged=False)
@@ -114,7 +102,7 @@ def to_json(case: Case) -> dict[str, Any]:
         "answer": fit_of(case),
         "holds": holds(case),
         "target": target_of(limits.card, limits.card_bytes).to_json(),
-        "assumed": assumed(case.claim),
+        "assumed": assumed(limits.card),
         **{name: row[name] for name in _IN_JSON},
     }
 

@@ -37,10 +37,12 @@ class _Key:
 
 
 class Estimator:
-    """Predicts cases, one after the other; the last one's trace is kept for the same again."""
+    """Predicts cases, one after the other. For the same again the last one's trace is kept, and what
+    comes of it without a bound.
+    """
 
     def __init__(self) -> None:
-        self._last: tuple[_Key, Traced] | None = None
+        self._last: tuple[_Key, Traced, list[GotThrough]] | None = None
 
     def estimate(
         self, spec: TrainSpec, target: Target, capacity_bytes: int | None = None
@@ -54,11 +56,9 @@ class Estimator:
         _check_can_be_traced(spec)
         settings = _settings(spec)
         begin = time.perf_counter_ns()
-        traced = self._traced(spec, target)
-        traced_ns = time.perf_counter_ns() - begin
+        traced, unbounded, traced_ns = self._traced(spec, target, settings)
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
-        unbounded = through(traced, settings)
         fits, oom = answer(traced, settings, capacity, unbounded)
         reserved = [one.peak_reserved_bytes for one in unbounded]
         return Measurement(
@@ -82,17 +82,23 @@ class Estimator:
             environment={},
         )
 
-    def _traced(self, spec: TrainSpec, target: Target) -> Traced:
+    def _traced(
+        self, spec: TrainSpec, target: Target, settings: AllocatorSettings
+    ) -> tuple[Traced, list[GotThrough], int]:
+        """The case's trace, what comes of it without a bound, and how many ns tracing took now."""
         key = _Key(spec.digest, target.capability, target.torch)
+        begin = end = time.perf_counter_ns()
         if self._last is None or self._last[0] != key:
             self._last = None  # two large ones need not be there at a time
             try:
-                self._last = (key, trace(spec, target))
+                traced = trace(spec, target)
             except NotImplementedError as error:  # such as an answer that depends on values
                 raise UnsupportedError(
                     f"meta tensors do not show what it does: {_first_line(error)}"
                 ) from error
-        return self._last[1]
+            end = time.perf_counter_ns()
+            self._last = (key, traced, through(traced, settings))
+        return *self._last[1:], end - begin
 
 
 _OPAQUE: dict[str, Callable[[TrainSpec], bool]] = {
@@ -143,16 +149,15 @@ def answer(
     traced: Traced,
     settings: AllocatorSettings,
     capacity: int,
-    unbounded: Sequence[GotThrough] | None = None,
+    unbounded: Sequence[GotThrough],
 ) -> tuple[bool | None, OutOfMemory | None]:
     """Whether the allocator gets through with so much, and where it runs out. ``unbounded``: what
-    comes of all it wants, where that is known already.
+    comes of all it wants, from :func:`through`.
 
     For sure where in every order it reserves a margin less without being pressed, and not where in
     every order it runs out with a margin more. None: neither; it may get through by giving back
     what it holds in reserve.
     """
-    unbounded = unbounded or through(traced, settings)
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
         return True, None

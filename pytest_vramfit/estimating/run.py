@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from pytest_vramfit.estimating import attention, kernels
+from pytest_vramfit.estimating import attention_kernels, kernels
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
 from pytest_vramfit.estimating.step import META, TracedStep
 from pytest_vramfit.estimating.target import Target
@@ -38,7 +38,7 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
     if target.capability is None:
         recorded = Trace(kernels.EVERYWHERE)
     else:
-        recorded = Trace({**kernels.CUDA, **attention.lowerings(target)}, target.workspaces)
+        recorded = Trace({**kernels.CUDA, **attention_kernels.lowerings(target)}, target.workspaces)
     with recorded, dispatch, replaced(target, dispatch, recorded), _own_tables():
         with (
             recorded.beside()

@@ -19,6 +19,10 @@ _OTHER_CAPABILITY = (8, 6)
 """A card that is given as a size is taken for one of Ampere or later."""
 
 
+AMPERE = (8, 0)
+SMALLER_SHARED_MEMORY = {(8, 6), (8, 9), (12, 0), (12, 1)}
+"""Capabilities whose blocks of threads share less of it than those of data centres' cards."""
+
 Version = tuple[int, int]
 """Major and minor."""
 
@@ -119,3 +123,14 @@ def target_of(name: str | None, total_bytes: int) -> Target:
         outside_bytes=_OTHER_OUTSIDE_BYTES if outside is None else outside,
         capability=gpu.capability,
     )
+
+
+def assumed(name: str | None) -> list[str]:
+    """What :func:`target_of` does not know of the card, and takes from others."""
+    gpu = gpus.find(name) if name else None
+    unknown = {
+        "compute capability": gpu is None,
+        "what the driver keeps": gpu is None or gpu.reserved_bytes is None,
+        "what is outside the allocator": gpu is None or gpu.outside_bytes is None,
+    }
+    return [what for what, holds in unknown.items() if holds]

@@ -1,42 +1,19 @@
 """Peaks that other code measured on an H200, reproduced by the plugin's step.
 
-The rows and how they came about are in h200_peaks.json; there ``precision`` is also the dtype of
-the base, and gradients were not clipped.
+How the rows came about is in data/h200_peaks.json.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from published import H200_ROWS, keywords
 
 from pytest_vramfit.measuring import nvml
 
-ROWS = json.loads((Path(__file__).parents[1] / "data" / "h200_peaks.json").read_text())["rows"]
 TOLERANCE = 0.005
 MIB = 2**20
-
-
-def keywords(row: dict[str, Any]) -> dict[str, object]:
-    same = (
-        "model",
-        "method",
-        "checkpointing",
-        "optimizer",
-        "seq",
-        "batch",
-        "precision",
-        "autocast",
-    )
-    words: dict[str, object] = {name: row[name] for name in same}
-    words |= {"accumulation": row["accumulate"], "dtype": row["precision"], "max_grad_norm": None}
-    if row["method"] != "full":
-        words |= {name: row[name] for name in ("targets", "rank", "dropout")}
-    if row["method"] == "qlora":
-        words |= {name: row[name] for name in ("kbit_upcast", "double_quant")}
-    return words
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -50,7 +27,7 @@ def h200() -> None:
         pytest.skip("the rows were measured on an H200; kernels and workspaces differ elsewhere")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=name_of)
+@pytest.mark.parametrize("row", H200_ROWS, ids=name_of)
 def test_peak_allocated(row, h200, measure, record_property):
     memory = measure(**keywords(row)).memory
     assert memory is not None

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tracing import CARD, described
 
-from pytest_vramfit.estimating import attention
+from pytest_vramfit.estimating import attention_kernels
 
 aten = torch.ops.aten
-LOWERINGS = attention.lowerings(CARD)
+LOWERINGS = attention_kernels.lowerings(CARD)
 
 
 def assert_alike(operation, *args):

@@ -8,29 +8,10 @@ from importlib.resources import files
 
 import pytest
 import torch
+from published import PARAMETERS
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from pytest_vramfit import catalog
-
-FITCHECK = "fitcheck-llm 0.3.1 sdist, data/measurements: model_config read from the Hub config.json"
-
-# Parameter counts published elsewhere, not computed from the catalogue.
-PUBLISHED = {
-    "Qwen2.5-1.5B": (1_543_714_304, FITCHECK),
-    "Qwen2.5-7B": (7_615_616_512, FITCHECK),
-    "Llama-2-7B": (6_738_415_616, "Raschka/Lightning LoRA insights: frozen params 6,738,415,616"),
-    "Llama-3.2-1B": (1_235_814_400, FITCHECK),
-    "Llama-3.2-3B": (
-        3_212_749_824,
-        "PEFT MetaMathQA results: num_total_params of full fine-tuning",
-    ),
-    "Mistral-7B-v0.3": (7_248_023_552, FITCHECK),
-    "SmolLM2-135M": (134_515_008, FITCHECK),
-    "SmolLM2-360M": (361_821_120, FITCHECK),
-    "SmolLM2-1.7B": (1_711_376_384, FITCHECK),
-    "TinyLlama-1.1B": (1_100_048_384, FITCHECK),
-    "deepseek-coder-1.3b": (1_346_471_936, FITCHECK),
-}
 
 
 def row(name: str) -> catalog.Model:
@@ -91,13 +72,13 @@ def test_longest_sequence_falls_back_on_transformers_default(model_type: str) ->
     assert catalog.longest_sequence({"model_type": model_type}) == default
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_row_agrees_with_a_count_published_elsewhere(name: str) -> None:
-    count, _source = PUBLISHED[name]
+    count, _source = PARAMETERS[name]
     assert row(name).parameters == count
 
 
 def test_rows_marked_published_are_those_of_the_table() -> None:
     text = files("pytest_vramfit.catalog").joinpath("models.json").read_text(encoding="utf-8")
     models = json.loads(text)["models"]
-    assert {name for name, data in models.items() if data["published"]} == set(PUBLISHED)
+    assert {name for name, data in models.items() if data["published"]} == set(PARAMETERS)

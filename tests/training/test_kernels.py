@@ -8,12 +8,12 @@ import pytest
 import torch
 from tracing import CARD, described
 
-from pytest_vramfit.estimating import attention, kernels
+from pytest_vramfit.estimating import attention_kernels, kernels
 
 aten = torch.ops.aten
 bnb = torch.ops.bitsandbytes
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-LOWERINGS = {**kernels.CUDA, **attention.lowerings(CARD)}
+LOWERINGS = {**kernels.CUDA, **attention_kernels.lowerings(CARD)}
 
 
 def of(*shape, dtype=BF16, device="meta"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published import H200_ROWS, PARAMETERS
 from samples import FULL, MIB, SPEC
 
 from pytest_vramfit import catalog
@@ -33,24 +33,6 @@ BILLION = 10**9
 EXPERTS = {"Qwen3-30B-A3B", "Mixtral-8x7B", "gpt-oss-20b"}
 DENSE = sorted({*catalog.names()} - EXPERTS)
 
-FITCHECK = "fitcheck-llm 0.3.1 sdist, data/measurements: model_config read from the Hub config.json"
-PUBLISHED = {
-    "Qwen2.5-1.5B": (1_543_714_304, FITCHECK),
-    "Qwen2.5-7B": (7_615_616_512, FITCHECK),
-    "Llama-2-7B": (6_738_415_616, "Raschka/Lightning LoRA insights: frozen params 6,738,415,616"),
-    "Llama-3.2-1B": (1_235_814_400, FITCHECK),
-    "Llama-3.2-3B": (
-        3_212_749_824,
-        "PEFT MetaMathQA results: num_total_params of full fine-tuning",
-    ),
-    "Mistral-7B-v0.3": (7_248_023_552, FITCHECK),
-    "SmolLM2-135M": (134_515_008, FITCHECK),
-    "SmolLM2-360M": (361_821_120, FITCHECK),
-    "SmolLM2-1.7B": (1_711_376_384, FITCHECK),
-    "TinyLlama-1.1B": (1_100_048_384, FITCHECK),
-    "deepseek-coder-1.3b": (1_346_471_936, FITCHECK),
-}
-
 T4 = [
     ("Llama-3.2-1B", 16, 464.0, 58.0068359375, 1015.2578125),
     ("Llama-3.2-3B", 16, 1344.0, 168.011962890625, 1538.66796875),
@@ -65,13 +47,7 @@ T4 = [
 their constants and levels (single quantisation), everything else in fp32 (k-bit preparation)
 with adapters on q, k, v and o.
 """
-H200 = [
-    row
-    for row in json.loads((Path(__file__).parents[1] / "data" / "h200_peaks.json").read_text())[
-        "rows"
-    ]
-    if row["checkpointing"]
-]
+H200 = [row for row in H200_ROWS if row["checkpointing"]]
 """Steps with checkpointing on one H200, as tests/gpu measured them."""
 
 
@@ -86,9 +62,9 @@ def spec_of(**keywords: object) -> TrainSpec:
 
 
 class TestModels:
-    @pytest.mark.parametrize("name", PUBLISHED)
+    @pytest.mark.parametrize("name", PARAMETERS)
     def test_parameters_are_those_published(self, name: str) -> None:
-        count, _source = PUBLISHED[name]
+        count, _source = PARAMETERS[name]
         assert transformer(config_of(name)).parameters == count
 
     @pytest.mark.parametrize("name", DENSE)

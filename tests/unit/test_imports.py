@@ -40,6 +40,7 @@ IN_THE_WORKER = (
     "training",
     "estimating.accumulation",
     "estimating.attention",
+    "estimating.attention_kernels",
     "estimating.autocast",
     "estimating.dispatch",
     "estimating.estimate",
