@@ -37,8 +37,9 @@ class _Key:
 
 
 class Estimator:
-    """Predicts cases, one after the other. For the same again the last one's trace is kept, and what
-    comes of it without a bound.
+    """Predicts cases, one after the other.
+
+    The last one's trace is kept, and what comes of it without a bound, for the same case again.
     """
 
     def __init__(self) -> None:
