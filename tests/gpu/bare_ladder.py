@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+from typing import Any
 
 import torch
 from bitsandbytes.nn import Linear4bit, Params4bit
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.integrations.bitsandbytes import replace_with_bnb_linear
 from transformers.quantizers.base import get_keys_to_not_convert
 
-COMMON = {"model_type": "qwen2", "use_cache": False}
+COMMON: dict[str, Any] = {"model_type": "qwen2", "use_cache": False}
 SIZES = {
     "Qwen2.5-1.5B": (1536, 8960, 28, 12, 2, 151936, True),
     "Qwen2.5-3B": (2048, 11008, 36, 16, 2, 151936, True),
@@ -38,7 +39,7 @@ STEPS = 8
 
 
 def build(size: str, checkpointing: bool) -> nn.Module:
-    config = AutoConfig.for_model(**COMMON, **dict(zip(NAMES, SIZES[size], strict=True)))
+    config = AutoConfig.for_model(**COMMON | dict(zip(NAMES, SIZES[size], strict=True)))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     quantisation = BitsAndBytesConfig(

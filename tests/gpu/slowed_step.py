@@ -15,6 +15,7 @@ import torch
 
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measurement import median
+from pytest_vramfit.measuring import driver
 from pytest_vramfit.measuring.cuda import CudaBench
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.step import Step
@@ -27,12 +28,12 @@ SIZE = 1024
 
 def main(keywords: dict[str, object]) -> None:
     spec = read_claim([keywords], rootdir=Path()).spec
-    bench = CudaBench()
+    bench = CudaBench(driver.visible()[0], after_others=True)
     bench.begin(None)
     outline = model.outline(spec)
-    adapters.targets(outline, spec)
-    model.materialise(outline, spec, bench.torch_device)
-    step = Step(adapters.prepare(outline, spec), spec, bench.torch_device)
+    adapted = adapters.targets(outline, spec)
+    base = model.build(outline, spec, bench.torch_device)
+    step = Step(adapters.prepare(base, spec, adapted), spec, bench.torch_device)
     one = torch.ones(SIZE, SIZE, device=bench.torch_device, dtype=torch.bfloat16)
     out = torch.empty_like(one)
 

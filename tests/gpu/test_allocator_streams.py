@@ -50,7 +50,7 @@ def mixed(largest_mib: int, *, emptied: bool = False) -> None:
     import torch
 
     numbers = random.Random(largest_mib)
-    held = []
+    held: list[torch.Tensor] = []
     for _ in range(STEPS):
         if held and numbers.random() < 0.47:
             held.pop(numbers.randrange(len(held)))

@@ -49,7 +49,7 @@ def test_costs_little_more_than_a_bare_script(ladder):
     bare = json.loads(
         subprocess.run(
             [sys.executable, str(HERE / "bare_ladder.py")],
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             check=True,
         ).stdout.splitlines()[-1]

@@ -9,6 +9,7 @@ shows in the peaks too: 12 MiB in 5,697 were the most that was seen.
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ SMALL_SEGMENT = 2 * MIB
 """kSmallBuffer of c10/core/AllocatorConfig.h."""
 
 
-def figures(measurement: Measurement) -> dict[str, object]:
+def figures(measurement: Measurement) -> dict[str, Any]:
     """Everything about memory that does not depend on the order of addresses."""
     assert measurement.memory is not None
     memory = asdict(measurement.memory)

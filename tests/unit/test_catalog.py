@@ -158,7 +158,9 @@ def test_import_needs_neither_torch_nor_transformers_nor_pytest() -> None:
         "import sys, pytest_vramfit.catalog\n"
         "print(sorted({'torch', 'transformers', 'pytest'} & set(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert run.stdout.strip() == "[]"
 
 

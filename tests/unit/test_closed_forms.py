@@ -382,5 +382,7 @@ def test_it_needs_no_torch() -> None:
         "closed_forms.transformer({'model_type': 'llama'})\n"
         "print({'torch', 'transformers', 'numpy'} & sys.modules.keys())"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert run.stdout.strip() == "set()"

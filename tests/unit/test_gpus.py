@@ -314,5 +314,7 @@ def test_import_needs_neither_torch_nor_pytest_and_reads_no_data() -> None:
         "from pytest_vramfit.catalog import gpus\n"
         "print(sorted({'torch', 'pytest'} & set(sys.modules)), gpus._gpus.cache_info().currsize)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert run.stdout.strip() == "[] 0"

@@ -145,7 +145,9 @@ def test_everything_outside_the_worker_leaves_training_libraries_out_of_the_proc
         f"for name in {modules}: importlib.import_module(name)\n"
         f"print(sorted({TRAINING_LIBRARIES} & set(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert run.stdout.strip() == "[]"
 
 
@@ -160,5 +162,7 @@ def test_only_the_plugin_needs_pytest_in_the_process() -> None:
         f"for name in {modules}: importlib.import_module(name)\n"
         "print('pytest' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert run.stdout.strip() == "False"
