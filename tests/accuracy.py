@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
@@ -33,7 +33,7 @@ from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.estimating.traced import Action, Traced
 from pytest_vramfit.marker.claim import read_claim
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training import adapters
 
 MIB = 2**20
@@ -56,15 +56,16 @@ class Row:
     peak_mib: float
     reserved_mib: float | None
     phases: Phases
+    schedule: Schedule = field(default_factory=Schedule)
+    """What followed the steps."""
     outside_mib: float
+    """What the process used beside the allocator."""
     keeps_output: bool = False
     """Whether its harness kept the model's output through the backward pass."""
     emptied: Literal["at last", "by PEFT", "never"] = "at last"
     """When the allocator's cache was emptied while the model was built."""
     cumulative: bool = False
     """Whether a phase's peak is that of the step so far."""
-    held_out: bool = False
-    """Whether nobody looked at its error while the predictions were made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,17 +195,20 @@ def _matrix() -> Iterator[Row]:
         memory = row["memory"]
         if memory is None:
             continue
+        claim = read_claim([row["keywords"]], rootdir=Path())
+        outside = memory["outside"]
         phases = {(1, one): memory[one] / MIB for one in ("forward", "backward", "optimizer")}
         yield Row(
-            source="H200, matrix",
+            # every other row, whose errors nobody looked at while the predictions were made
+            source="H200, held out" if number % 2 else "H200, matrix",
             name=" ".join(f"{key}={value}" for key, value in row["keywords"].items()),
-            spec=_claimed(row["keywords"]),
+            spec=claim.spec,
             target=target,
+            schedule=claim.schedule,
             peak_mib=max(phases.values()),
             reserved_mib=memory["reserved"] / MIB,
-            phases=phases,
-            outside_mib=memory["outside"] / MIB,
-            held_out=number % 2 == 1,
+            phases=phases | {(1, one): peak / MIB for one, peak in row["phases"].items()},
+            outside_mib=target.outside_bytes / MIB if outside is None else outside / MIB,
         )
 
 
@@ -219,15 +223,16 @@ def predict(row: Row, *, peer: bool) -> Predicted:
     """Trace the row's case, as its harness ran it, and replay it in several orders."""
     begin = time.perf_counter()
     with _keeping_output() if row.keeps_output else nullcontext():
-        traced = trace(row.spec, row.target)
+        traced = trace(row.spec, row.target, row.schedule.phases, row.schedule.eval_batch)
     seconds = time.perf_counter() - begin
     traced = _emptied(traced, row)
-    settings = AllocatorSettings()
+    settings = AllocatorSettings.parse(row.spec.alloc_conf or "")
     replays = [Replay(traced, settings, addresses=order()).run() for order in ORDERS]
     got = [one for one in replays if isinstance(one, GotThrough)]
     reserved = [one.peak_reserved_bytes / MIB for one in got]
     phases = _phases(got[0], cumulative=row.cumulative)
-    used = (row.reserved_mib or row.peak_mib) * MIB
+    used = ((row.reserved_mib or row.peak_mib) + row.outside_mib) * MIB
+    outside = row.target.outside_bytes
     unbounded = got[: len(ORDERS) // 2]
     return Predicted(
         row=row,
@@ -236,7 +241,7 @@ def predict(row: Row, *, peer: bool) -> Predicted:
         reserved_range_mib=(min(reserved), max(reserved)),
         phases=phases,
         answers={
-            share: answer(traced, settings, int(used * share / 100), unbounded)[0]
+            share: answer(traced, settings, int(used * share / 100) - outside, unbounded)[0]
             for share in SHARES
         },
         seconds=seconds,
@@ -261,7 +266,7 @@ def _phases(ran: GotThrough, *, cumulative: bool) -> Phases:
             peaks = [max(peaks[: index + 1]) for index in range(3)]
         for phase, peak in zip(("forward", "backward", "optimizer"), peaks, strict=True):
             found[number, phase] = peak / MIB
-    return found
+    return found | {(1, phase): peak / MIB for phase, peak in ran.phases.items()}
 
 
 def _emptied(traced: Traced, row: Row) -> Traced:
@@ -325,8 +330,7 @@ def main(arguments: argparse.Namespace) -> None:
         except Exception as error:  # noqa: BLE001 (the others are still of interest)
             print(f"{row.source}: {row.name}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        source = f"{row.source}{', held out' if row.held_out else ''}"
-        found.setdefault(source, []).append(one)
+        found.setdefault(row.source, []).append(one)
         print(_line(one, markdown=arguments.markdown), flush=True)
     for source, ones in found.items():
         print(f"\n{source}")

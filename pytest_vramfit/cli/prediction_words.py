@@ -20,8 +20,6 @@ _NEED_A_RUN = (
     "max_step",
     "steps",
     "warmup",
-    "phases",
-    "eval_batch",
 )
 """Keywords about what an estimate does not do."""
 
@@ -56,7 +54,8 @@ def lines(case: Case) -> Iterator[str]:
     """All of one case but the title and the answer."""
     memory, usable = memory_of(case), case.card.usable_bytes
     needed = _needed_bytes(case)
-    phases = ", ".join(f"{name} {figures.size(peak)}" for name, peak in memory.phases.items())
+    peaks = {**memory.phases, **case.phase_peaks}.items()
+    phases = ", ".join(f"{name} {figures.size(peak)}" for name, peak in peaks)
     share = f"{figures.percent(needed, usable)} of what is usable"
     rows = [
         ("peak allocated", figures.size(memory.peak_allocated_bytes)),

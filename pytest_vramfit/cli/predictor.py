@@ -10,14 +10,14 @@ from pytest_vramfit.cli.marker_arguments import in_arguments
 from pytest_vramfit.estimating.target import assumed, target_of
 from pytest_vramfit.gate import Gate
 from pytest_vramfit.reporting import results, words
-from pytest_vramfit.spec import Claim
+from pytest_vramfit.spec import PHASES, Claim
 from pytest_vramfit.verdict import Case, Check
 from pytest_vramfit.worker.client import Worker
 from pytest_vramfit.worker.protocol import NotMeasured
 
 Fit = Literal["fits", "does not fit", "undecided"]
 
-_OF_MEMORY = ("no_oom", "peak_within_vram", "headroom")
+_OF_MEMORY = ("no_oom", "peak_within_vram", "headroom", *PHASES)
 """The checks that an estimate makes."""
 _UNDECIDED = ("too_close", "cache_in_the_way")
 """Findings that only the card itself can settle."""

@@ -17,10 +17,11 @@ from pytest_vramfit.measurement import (
     Measurement,
     Memory,
     OutOfMemory,
+    PhasePeak,
     Prediction,
     UnsupportedError,
 )
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.spec import Phase, Schedule, TrainSpec
 
 MARGIN = 0.005
 """Of the allocator's memory: no peak of those measured was further from its prediction."""
@@ -32,6 +33,8 @@ class _Key:
     """What a trace depends on."""
 
     digest: str
+    phases: tuple[Phase, ...]
+    eval_batch: int
     capability: tuple[int, int] | None
     torch: Version | None
 
@@ -46,10 +49,15 @@ class Estimator:
         self._last: tuple[_Key, Traced, list[GotThrough]] | None = None
 
     def estimate(
-        self, spec: TrainSpec, target: Target, capacity_bytes: int | None = None
+        self,
+        spec: TrainSpec,
+        target: Target,
+        capacity_bytes: int | None = None,
+        schedule: Schedule | None = None,
     ) -> Measurement:
         """What measuring would show on the target, whose allocator may have ``capacity_bytes``
-        (None: all that is usable and not beside it).
+        (None: all that is usable and not beside it). Of the schedule only what follows the steps
+        matters.
 
         Raises UnbuildableError where the spec does not fit the model, UnsupportedError where this
         engine cannot tell.
@@ -57,7 +65,7 @@ class Estimator:
         _check_can_be_traced(spec)
         settings = _settings(spec)
         begin = time.perf_counter_ns()
-        traced, unbounded, traced_ns = self._traced(spec, target, settings)
+        traced, unbounded, traced_ns = self._traced(spec, target, settings, schedule or Schedule())
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
         fits, oom = answer(traced, settings, capacity, unbounded)
@@ -75,7 +83,7 @@ class Estimator:
             step_ns=(),
             gpu=None,
             conditions=None,
-            phases={},
+            phases={name: PhasePeak(peak_bytes=peak) for name, peak in unbounded[0].phases.items()},
             stages_ns={"trace": traced_ns, "replay": time.perf_counter_ns() - begin - traced_ns},
             prediction=Prediction(
                 fits=fits, margin=MARGIN, reserved_bytes=(min(reserved), max(reserved))
@@ -84,15 +92,16 @@ class Estimator:
         )
 
     def _traced(
-        self, spec: TrainSpec, target: Target, settings: AllocatorSettings
+        self, spec: TrainSpec, target: Target, settings: AllocatorSettings, schedule: Schedule
     ) -> tuple[Traced, list[GotThrough], int]:
         """The case's trace, what comes of it without a bound, and how many ns tracing took now."""
-        key = _Key(spec.digest, target.capability, target.torch)
+        phases, eval_batch = schedule.phases, schedule.eval_batch
+        key = _Key(spec.digest, phases, eval_batch, target.capability, target.torch)
         begin = end = time.perf_counter_ns()
         if self._last is None or self._last[0] != key:
             self._last = None  # two large ones need not be there at a time
             try:
-                traced = trace(spec, target)
+                traced = trace(spec, target, phases, eval_batch)
             except NotImplementedError as error:  # such as an answer that depends on values
                 raise UnsupportedError(
                     f"meta tensors do not show what it does: {_first_line(error)}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_vramfit.estimating.allocator import CachingAllocator, OutOfMemoryError
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.traced import Action, Block, Traced
 from pytest_vramfit.measurement import Peaks
+
+STEP = ("load", "forward", "backward", "optimizer")
+"""What a trace's phases are up to the last step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +25,11 @@ class GotThrough:
     resident_bytes: int
     """Allocated before the first step."""
     steps: tuple[Peaks, ...]
+    phases: Mapping[str, int]
+    """The peaks of what followed the steps, as far as there was room for it."""
     after_step_bytes: tuple[int, ...]
     peak_reserved_bytes: int
-    """Since the model was loaded."""
+    """From when the model was loaded to the last step."""
     retries: int
     peak_event: int
     """The event that made the last step's peak."""
@@ -64,6 +69,7 @@ class Replay:
         self._peaks: dict[str, int] = {}
         self._peak_event = 0
         self._steps: list[Peaks] = []
+        self._phases: dict[str, int] = {}
         self._after: list[int] = []
 
     def run(self) -> GotThrough | RanOut:
@@ -74,6 +80,8 @@ class Replay:
                 try:
                     allocator.allocate(number, size_bytes)
                 except OutOfMemoryError as error:
+                    if self._phase not in STEP:  # after the steps, which did get through
+                        break
                     return self._ran_out(error)
             elif action is Action.FREE:
                 allocator.free(number)
@@ -86,6 +94,7 @@ class Replay:
             load_peak_bytes=self._load_peak,
             resident_bytes=self._resident,
             steps=tuple(self._steps),
+            phases=self._phases,
             after_step_bytes=tuple(self._after),
             peak_reserved_bytes=self._reserved,
             retries=allocator.retries,
@@ -104,13 +113,16 @@ class Replay:
             allocator.reset_peaks()
         elif moment == "begins":
             self._phase, self._begin = phase, index
-            self._keep_reserved()
+            if phase in STEP:
+                self._keep_reserved()
             allocator.reset_peaks()
-        elif moment == "ends":
+        elif phase in STEP:
             self._keep_reserved()
-            self._end_phase(phase)
+            self._end_phase_of_step(phase)
+        else:
+            self._phases[phase] = allocator.peak_allocated_bytes
 
-    def _end_phase(self, phase: str) -> None:
+    def _end_phase_of_step(self, phase: str) -> None:
         peak = self._allocator.peak_allocated_bytes
         if peak > max(self._peaks.values(), default=0):
             self._peak_event = self._event_of(self._allocator.peak_key)

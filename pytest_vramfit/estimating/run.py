@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
@@ -10,13 +10,13 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from pytest_vramfit.estimating import attention_kernels, kernels
+from pytest_vramfit.estimating import after_steps, attention_kernels, kernels
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
 from pytest_vramfit.estimating.step import META, TracedStep
 from pytest_vramfit.estimating.target import Target
 from pytest_vramfit.estimating.trace import Trace
 from pytest_vramfit.estimating.traced import Traced
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.spec import Phase, TrainSpec
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.model import forget_tables
 
@@ -24,8 +24,11 @@ STEPS = 2
 """Adam's states and the autograd thread's workspaces appear in the first: the second is steady."""
 
 
-def trace(spec: TrainSpec, target: Target) -> Traced:
-    """The memory events of building the model and of two optimizer steps.
+def trace(
+    spec: TrainSpec, target: Target, phases: Sequence[Phase] = (), eval_batch: int = 1
+) -> Traced:
+    """The memory events of building the model, of two optimizer steps, and of the phases that
+    follow them.
 
     Raises UnbuildableError where the spec does not fit the model.
     """
@@ -57,6 +60,7 @@ def trace(spec: TrainSpec, target: Target) -> Traced:
         recorded.phase = lambda: step.phase
         for _ in range(STEPS):
             step.run(recorded)
+        after_steps.run(phases, step, eval_batch, target, recorded)
     return Traced(
         events=tuple(recorded.events),
         blocks=tuple(recorded.blocks),

@@ -63,6 +63,9 @@ class TracedStep(Step):
         self._trace.assign("optimizer", (one for one in states if isinstance(one, torch.Tensor)))
         return skipped
 
+    def await_loss(self, loss: torch.Tensor) -> None:
+        """There is nothing to wait for, and no value."""
+
     @contextmanager
     def _said_to_be_on(self) -> Iterator[None]:
         """PEFT asks whether autocast is on for CUDA, and casts its inputs where it is not."""

@@ -141,6 +141,10 @@ class Step:
         self._scaler.update()
         return self._scaler.get_scale() < before
 
+    def await_loss(self, loss: torch.Tensor) -> None:
+        """Wait until the device has the loss."""
+        float(loss)
+
     def evaluate(self, batch: int) -> None:
         """A batch of full-length sequences in evaluation mode, without gradients."""
         self.model.eval()
@@ -148,7 +152,7 @@ class Step:
             ids = self.token_ids(self.vocabulary, batch, self._spec.seq)
             # bound to a name: the logits live as long as the loss is awaited
             output = self.model(input_ids=ids, labels=ids)
-        float(output.loss)
+        self.await_loss(output.loss)
         self.model.train()
 
     def _forward(self) -> torch.Tensor:

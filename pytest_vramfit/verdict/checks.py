@@ -83,7 +83,7 @@ def judge(
     else:
         checks += [
             peak_within_vram(claim, measurement, memory),
-            *phases_within_vram(claim, measurement, memory),
+            *phases_within_vram(claim, measurement),
             *headroom(claim, measurement, memory, capped),
             trained(claim, engine, measurement.evidence),
             steady(claim, memory),
@@ -118,8 +118,9 @@ def _of_prediction(
 ) -> Iterator[Check]:
     """The checks that need no device; the others are not made."""
     yield peak_within_vram(claim, measurement, memory)
+    yield from phases_within_vram(claim, measurement)
     yield from headroom(claim, measurement, memory, capped)
-    names = ["trained", "steady", *baseline_checks(claim.limits), *claim.schedule.phases]
+    names = ["trained", "steady", *baseline_checks(claim.limits)]
     names += ["max_step"] if claim.limits.max_step_ns is not None else []
     for name in names:
         yield unchecked(name, Finding(kind="nothing_ran"))

@@ -62,7 +62,7 @@ def contamination(
         if memory is not None:
             checks += [
                 peak_within_vram(claim, measurement, memory),
-                *phases_within_vram(claim, measurement, memory),
+                *phases_within_vram(claim, measurement),
                 *headroom(claim, measurement, memory, None),
             ]
         if any(_could_be_decided_by(change, check) for check in checks):
@@ -118,21 +118,27 @@ def _ran_out(name: str, oom: OutOfMemory) -> Check:
 
 def peak_within_vram(claim: Claim, measurement: Measurement, memory: Memory) -> Check:
     """All that the step needs on the card: its peak, and what lies outside the allocator."""
-    peak = memory.peak_allocated_bytes + (memory.outside_allocator_bytes or 0)
+    check = _within_vram("peak_within_vram", memory.peak_allocated_bytes, claim, measurement)
+    if measurement.device.held_change is None:
+        return check
+    return replace(check, findings=(*check.findings, Finding(kind="others_changed")))
+
+
+def _within_vram(name: str, peak: int, claim: Claim, measurement: Measurement) -> Check:
+    memory, prediction = measurement.memory, measurement.prediction
+    assert memory is not None
+    needed = peak + (memory.outside_allocator_bytes or 0)
     usable = card_of(claim, measurement).usable_bytes
-    check = limited("peak_within_vram", peak, usable, "bytes")
-    prediction = measurement.prediction
-    if prediction is not None and abs(peak - usable) <= prediction.margin * usable:
+    check = limited(name, needed, usable, "bytes")
+    if prediction is not None and abs(needed - usable) <= prediction.margin * usable:
         return replace(check, status="unchecked", findings=(_too_close(prediction),))
-    changed = measurement.device.held_change is not None
-    return replace(check, findings=(Finding(kind="others_changed"),) if changed else ())
+    return check
 
 
-def phases_within_vram(claim: Claim, measurement: Measurement, memory: Memory) -> Iterator[Check]:
+def phases_within_vram(claim: Claim, measurement: Measurement) -> Iterator[Check]:
     """What follows the training steps, each by itself: its peak, and what is outside the
     allocator.
     """
-    usable = card_of(claim, measurement).usable_bytes
     for phase in claim.schedule.phases:
         seen = measurement.phases.get(phase)
         if seen is None:
@@ -141,8 +147,7 @@ def phases_within_vram(claim: Claim, measurement: Measurement, memory: Memory) -
             yield _ran_out(phase, seen.oom)
         else:
             assert seen.peak_bytes is not None
-            peak = seen.peak_bytes + (memory.outside_allocator_bytes or 0)
-            yield limited(phase, peak, usable, "bytes")
+            yield _within_vram(phase, seen.peak_bytes, claim, measurement)
 
 
 def headroom(

@@ -79,7 +79,9 @@ class _Estimates:
 
         def predicted() -> Measured:
             self._reply(Progress(stage="estimate", done=0, of=1))
-            measurement = self._estimator.estimate(request.spec, target, request.capacity_bytes)
+            measurement = self._estimator.estimate(
+                request.spec, target, request.capacity_bytes, request.schedule
+            )
             return Measured(measurement=measurement, clean=True)
 
         return _answered(predicted, clean=lambda: True)
@@ -232,9 +234,10 @@ class _Worker:
 
 def _leaves_traces(request: Request, measurement: Measurement) -> bool:
     """Whether a process that measured this is no longer as new: after an out-of-memory error
-    libraries may hold on to parts of the step, and compiled code stays.
+    libraries may hold on to parts of the step, compiled code stays, and bitsandbytes never frees
+    the managed memory of paged optimizer states.
     """
-    return bool(measurement.first_oom) or request.spec.compile
+    return bool(measurement.first_oom) or request.spec.compile or request.spec.paged
 
 
 def _number_among_workers() -> int:

@@ -95,6 +95,17 @@ def test_after_other_cases(case, fresh, measure_apart):
     assert abs(outside(again) - outside(fresh)) <= 32 * MIB
 
 
+def test_after_paged_optimizers(case, fresh, measure_apart):
+    """Their managed memory is never freed, so this is another process."""
+    for optimizer in ("paged_adamw", "paged_adamw_8bit"):
+        paged = measure_apart(**OTHERS[0], optimizer=optimizer)
+        assert paged.memory is not None
+        assert paged.memory.managed_bytes > 900 * MIB
+        again = measure_apart(**case)
+        assert_same(again, fresh)
+        assert abs(outside(again) - outside(fresh)) <= 32 * MIB
+
+
 def test_after_an_out_of_memory_case(case, fresh, measure_apart):
     assert measure_apart(**TOO_LARGE).oom is not None
     assert_same(measure_apart(**case), fresh)

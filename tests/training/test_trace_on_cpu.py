@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from measuring import LEAST, measured
 from test_architectures import CONFIGS, EAGER, ROLES, SHAPE
@@ -117,3 +119,26 @@ def test_the_estimate_for_the_cpu_is_what_measuring_shows(keywords, spec_of):
     assert seen.first_step_peak_allocated_bytes == expected.first_step_peak_allocated_bytes
     assert seen.allocated_after_step_bytes == expected.allocated_after_step_bytes
     assert seen.managed_bytes == expected.managed_bytes == 0
+
+
+@pytest.mark.filterwarnings("ignore:Merge lora module to 4-bit linear:UserWarning")
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        wrong({}, "outside of training bitsandbytes packs weights for its own product on a CPU"),
+        {"method": "lora", "modules_to_save": ["lm_head"], "precision": "fp16"},
+        {"method": "lora", "dora": True},
+        {"method": "lora", "model": CONFIGS["gpt2"], "attention": "eager", "dropout": 0},
+        {"method": "full", "attention": "eager", "optimizer": "adamw_8bit"},
+    ],
+    ids=shown,
+)
+def test_what_follows_the_steps_has_the_peaks_that_measuring_shows(keywords, spec_of):
+    spec = spec_of(**keywords)
+    phases = ("eval", "save") if spec.method == "full" else ("eval", "save", "merge")
+    schedule = replace(LEAST, phases=phases, eval_batch=3)
+    seen, expected = Estimator().estimate(spec, CPU, schedule=schedule), measured(spec, schedule)
+    assert seen.phases == expected.phases
+    assert tuple(seen.phases) == phases
+    # and nothing of it is in the figures of the steps
+    assert seen.memory == Estimator().estimate(spec, CPU).memory

@@ -14,8 +14,15 @@ from pytest_vramfit import catalog
 from pytest_vramfit.cli import predictor
 from pytest_vramfit.cli.command import main
 from pytest_vramfit.estimating.target import Target
-from pytest_vramfit.measurement import Device, Measurement, Memory, OutOfMemory, Prediction
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.measurement import (
+    Device,
+    Measurement,
+    Memory,
+    OutOfMemory,
+    PhasePeak,
+    Prediction,
+)
+from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.worker.protocol import Measured, NotMeasured, Request
 
 MARGIN = 0.005
@@ -43,7 +50,9 @@ def ledger_of(spec: TrainSpec) -> dict[str, int]:
     }
 
 
-def predicted(spec: TrainSpec, target: Target, capacity_bytes: int | None) -> Measurement:
+def predicted(
+    spec: TrainSpec, target: Target, capacity_bytes: int | None, schedule: Schedule
+) -> Measurement:
     """By the rule of `estimating.estimate`: for sure only by a margin."""
     ledger = ledger_of(spec)
     peak = sum(ledger.values()) - ledger["managed"]
@@ -89,7 +98,13 @@ def predicted(spec: TrainSpec, target: Target, capacity_bytes: int | None) -> Me
         step_ns=(),
         gpu=None,
         conditions=None,
-        phases={},
+        phases={
+            phase: PhasePeak(
+                peak_bytes=ledger["weights"]
+                + (MIB * spec.seq * schedule.eval_batch if phase == "eval" else 0)
+            )
+            for phase in schedule.phases
+        },
         stages_ns={},
         prediction=Prediction(fits=fits, margin=MARGIN, reserved_bytes=(peak, peak + CACHE)),
         environment={},
@@ -116,7 +131,9 @@ class Worker:
         if self.reply is not None:
             return self.reply(request)
         assert request.target is not None
-        measurement = predicted(request.spec, request.target, request.capacity_bytes)
+        measurement = predicted(
+            request.spec, request.target, request.capacity_bytes, request.schedule
+        )
         return Measured(measurement=measurement, clean=True)
 
     @property

@@ -158,8 +158,34 @@ def test_a_required_check_that_is_undecided_is_so(estimate: Command) -> None:
 
 
 def test_arguments_without_a_part_in_an_estimate_are_named(estimate: Command) -> None:
-    lines = estimate.lines("estimate", *CASE, "--phases", "eval,save", "--max-step", "2s")
-    assert lines[-1] == "no part in an estimate, where nothing runs: --max-step, --phases"
+    lines = estimate.lines("estimate", *CASE, "--steps", "3", "--max-step", "2s")
+    assert lines[-1] == "no part in an estimate, where nothing runs: --max-step, --steps"
+
+
+def test_what_follows_the_steps_has_peaks_of_its_own(estimate: Command) -> None:
+    given = (*CASE, "--phases", "eval,save", "--eval-batch", "3")
+    status, text = estimate("estimate", *given)
+    assert status == 0
+    assert "optimizer 727 MiB, eval 2.0 GiB, save 471 MiB\n" in text
+    phases = estimate.json("estimate", *given)["memory"]["phases"]
+    assert phases["eval"] == phases["save"] + 3 * 512 * MIB
+
+
+@pytest.mark.parametrize(
+    ("seq", "says"),
+    [
+        (4740, "fits: "),
+        (4742, "undecided: within 0.5 % of the limit"),
+        (4791, "undecided: within 0.5 % of the limit"),
+        (4793, "does not fit: eval 14.6 GiB of 14.6 GiB, 101 % of the "),
+    ],
+)
+def test_what_follows_the_steps_may_be_what_does_not_fit(
+    estimate: Command, seq: int, says: str
+) -> None:
+    given = ("--phases", "eval", "--eval-batch", "3")
+    status, text = answer(estimate, "--seq", str(seq), *given)
+    assert (status, text[: len(says)]) == (0 if says == "fits: " else 1, says)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ IN_THE_WORKER = (
     "recorder",
     "training",
     "estimating.accumulation",
+    "estimating.after_steps",
     "estimating.attention",
     "estimating.attention_kernels",
     "estimating.autocast",

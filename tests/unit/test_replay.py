@@ -130,6 +130,26 @@ def test_what_is_reserved_between_phases_counts_too():
     assert seen.steps[0].step == 0
 
 
+AFTER = (
+    *("loaded", "settled", *QUIET),
+    *phase("eval", ("logits", 30 * MIB), "logits"),
+    *phase("merge", ("merged", 50 * MIB)),
+)
+
+
+def test_what_follows_the_steps_has_peaks_of_its_own():
+    seen = run(traced(*AFTER))
+    assert seen.phases == {"eval": 30 * MIB, "merge": 50 * MIB}
+    assert seen.steps[0].step == seen.peak_reserved_bytes == 0
+    assert seen.after_step_bytes == (0,)
+
+
+def test_what_follows_the_steps_and_has_no_room_leaves_them_as_they_are():
+    seen = run(traced(*AFTER), capacity_bytes=40 * MIB)
+    assert isinstance(seen, GotThrough)
+    assert seen.phases == {"eval": 30 * MIB}
+
+
 PEAKS = (
     "loaded",
     "settled",
