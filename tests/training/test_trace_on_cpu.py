@@ -126,7 +126,7 @@ def test_the_estimate_for_the_cpu_is_what_measuring_shows(keywords, spec_of):
     "keywords",
     [
         wrong({}, "outside of training bitsandbytes packs weights for its own product on a CPU"),
-        {"method": "lora", "modules_to_save": ["lm_head"], "precision": "fp16"},
+        {"method": "lora", "modules_to_save": ["lm_head"], "dtype": "fp32"},
         {"method": "lora", "dora": True},
         {"method": "lora", "model": CONFIGS["gpt2"], "attention": "eager", "dropout": 0},
         {"method": "full", "attention": "eager", "optimizer": "adamw_8bit"},
