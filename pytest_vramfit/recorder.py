@@ -7,11 +7,14 @@ view it, from the operation that made it until Python's and autograd's last refe
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+from pytest_vramfit.events import Action, Block, Event
 
 BLOCK_BYTES = 512
 """The CUDA caching allocator's smallest block (kMinBlockSize in c10/core/AllocatorConfig.h)."""
@@ -88,3 +91,60 @@ class Recorder(TorchDispatchMode):
         self._live.discard(key)
         self.live_bytes -= size_bytes
         self.gone(key)
+
+
+class HasPhase(Protocol):
+    """A training step."""
+
+    phase: str
+
+
+class Journal(Recorder):
+    """A recorder that keeps every event in order, and what each block is."""
+
+    def __init__(self, *device_types: str) -> None:
+        super().__init__(*device_types)
+        self.events: list[Event] = []
+        self.blocks: list[Block] = []
+        self._step: weakref.ref[HasPhase] | None = None
+        self._block_of: dict[int, int] = {}
+        """The block of each living storage."""
+
+    def follow(self, step: HasPhase) -> None:
+        """From now on blocks are of this step's phases; before, of loading."""
+        # living storages keep the recorder: it must not keep those of the step
+        self._step = weakref.ref(step)
+
+    def phase(self) -> str:
+        """What is going on."""
+        step = self._step() if self._step is not None else None
+        return "load" if step is None else step.phase
+
+    def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
+        """Record an allocation."""
+        size_bytes = tensor.untyped_storage().nbytes()
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self._block_of[key] = self.allocate(size_bytes, str(made_by), shape, dtype)
+
+    def gone(self, key: int) -> None:
+        """Record that a block was freed."""
+        self.events.append((Action.FREE, self._block_of.pop(key), 0))
+
+    def assign(self, part: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Say what living tensors are in the ledger, unless that was said before."""
+        for tensor in tensors:
+            number = self._block_of.get(tensor.untyped_storage()._cdata)
+            if number is not None and self.blocks[number].part is None:
+                self.blocks[number].part = part
+
+    def assign_rest(self, part: str) -> None:
+        """Say it of all that lives."""
+        for number in self._block_of.values():
+            self.blocks[number].part = self.blocks[number].part or part
+
+    def allocate(self, size_bytes: int, made_by: str, shape: tuple[int, ...], dtype: str) -> int:
+        """Note an allocation; its number."""
+        number = len(self.blocks)
+        self.blocks.append(Block(made_by, shape, dtype, self.phase()))
+        self.events.append((Action.ALLOCATE, number, size_bytes))
+        return number

@@ -31,7 +31,8 @@ from pytest_vramfit.estimating.estimate import answer
 from pytest_vramfit.estimating.replay import GotThrough, Replay
 from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.target import Target, target_of
-from pytest_vramfit.estimating.traced import Action, Traced
+from pytest_vramfit.estimating.traced import Traced
+from pytest_vramfit.events import Action
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training import adapters

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pytest_vramfit.estimating.allocator import CachingAllocator, OutOfMemoryError
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
-from pytest_vramfit.estimating.traced import Action, Block, Traced
+from pytest_vramfit.estimating.traced import Traced
+from pytest_vramfit.events import LEDGER, Action, part_of
 from pytest_vramfit.measurement import Peaks
 
 STEP = ("load", "forward", "backward", "optimizer")
@@ -158,21 +159,6 @@ class Replay:
         )
 
 
-LEDGER = (
-    "weights",
-    "quantisation",
-    "adapters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "workspace",
-)
-"""The parts of a peak. Weights are the base's, adapters beside them; workspace is what kernels take
-for their own time, weights that are dequantised for a product among it, and what they keep.
-"""
-
-
 def ledger(traced: Traced, settings: AllocatorSettings, event: int) -> dict[str, int]:
     """The allocated bytes right after an event, by part: whole blocks, so that nothing is left."""
     allocator = CachingAllocator(settings)
@@ -188,18 +174,6 @@ def ledger(traced: Traced, settings: AllocatorSettings, event: int) -> dict[str,
             allocator.empty_cache()
     parts: Counter[str] = Counter()
     for number in living:
-        part = _part_of(traced.blocks[number], traced.vocabulary)
+        part = part_of(traced.blocks[number], traced.vocabulary)
         parts[part] += allocator.block_bytes(number)
     return {name: parts[name] for name in LEDGER}
-
-
-def _part_of(block: Block, vocabulary: int) -> str:
-    if block.part is not None:
-        return block.part
-    if block.phase == "optimizer":
-        return "optimizer"
-    if block.made_by.startswith("bitsandbytes.dequantize"):
-        return "workspace"
-    if block.shape[-1:] == (vocabulary,):
-        return "logits"
-    return "activations"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import torch
-from torch import nn
 
 from pytest_vramfit.estimating import after_steps, attention_kernels, kernels
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
@@ -55,9 +54,12 @@ def trace(
         recorded.mark("loaded")
         recorded.empty_cache()
         recorded.mark("settled")
-        _assign_parameters(recorded, trained)
+        for part, tensors in adapters.parts(trained).items():
+            recorded.assign(part, tensors)
+        # what else lives are scales and tables of quantised weights
+        recorded.assign_rest("quantisation")
         step = TracedStep(trained, spec, target, recorded)
-        recorded.phase = lambda: step.phase
+        recorded.follow(step)
         for _ in range(STEPS):
             step.run(recorded)
         after_steps.run(phases, step, eval_batch, target, recorded)
@@ -68,16 +70,6 @@ def trace(
         managed_bytes=step.managed_bytes,
         vocabulary=step.vocabulary,
     )
-
-
-def _assign_parameters(recorded: Trace, trained: nn.Module) -> None:
-    """Whose the bytes are that live through all steps."""
-    named = dict(trained.named_parameters())
-    beside = (one for n, one in named.items() if adapters.is_adapter(n) or adapters.is_saved(n))
-    recorded.assign("adapters", beside)
-    recorded.assign("weights", (*named.values(), *trained.buffers()))
-    # what else lives are scales and tables of quantised weights
-    recorded.assign_rest("quantisation")
 
 
 @contextmanager

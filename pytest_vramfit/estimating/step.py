@@ -59,8 +59,7 @@ class TracedStep(Step):
     def apply(self) -> bool:
         """The optimizer's step."""
         skipped = super().apply()
-        states = (one for state in self._optimizer.state.values() for one in state.values())
-        self._trace.assign("optimizer", (one for one in states if isinstance(one, torch.Tensor)))
+        self._trace.assign("optimizer", self.optimizer_states())
         return skipped
 
     def await_loss(self, loss: torch.Tensor) -> None:

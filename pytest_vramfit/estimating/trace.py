@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_iter
 from pytest_vramfit.estimating.accumulation import is_in_place, sole_owners
 from pytest_vramfit.estimating.shapes import Shapes
 from pytest_vramfit.estimating.target import Workspaces
-from pytest_vramfit.estimating.traced import Action, Block, Event
-from pytest_vramfit.recorder import Recorder
+from pytest_vramfit.events import Action
+from pytest_vramfit.recorder import Journal
 
 Lowering = Callable[..., Any]
 """Makes what an operation returns, and allocates on the way what the target's kernel would."""
@@ -23,8 +23,8 @@ Lowering = Callable[..., Any]
 _AUTOGRAD, _MAIN = "autograd", "main"
 
 
-class Trace(Recorder):
-    """A recorder that keeps every event in order.
+class Trace(Journal):
+    """The journal of a step on ``meta``, as the target would have it.
 
     ``lowerings`` are the operations that allocate more, or in another order, than ``meta`` shows.
     Also the step's meter, whose questions become marks.
@@ -35,18 +35,13 @@ class Trace(Recorder):
     ) -> None:
         # on a CPU what lives beside the step's device lives on it: counters of optimizers
         super().__init__("meta", *(() if workspaces else ("cpu",)))
-        self.events: list[Event] = []
-        self.blocks: list[Block] = []
         self.marks: list[str] = []
-        self.phase: Callable[[], str] = lambda: "load"
         self._lowerings = lowerings
         self._shapes = Shapes()
         self._sole = sole_owners()
         self._workspaces = workspaces
         self._thread = _MAIN
         self._has_workspace: set[tuple[str, str]] = set()
-        self._block_of: dict[int, int] = {}
-        """The block of each living storage."""
         self._elsewhere: set[int] = set()
         """Living storages in memory that the allocator does not have."""
         self._counts = True
@@ -109,16 +104,6 @@ class Trace(Recorder):
         finally:
             self._counts = True
 
-    def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
-        """Record an allocation."""
-        size_bytes = tensor.untyped_storage().nbytes()
-        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._block_of[key] = self._allocate(size_bytes, str(made_by), shape, dtype)
-
-    def gone(self, key: int) -> None:
-        """Record that a block was freed."""
-        self.events.append((Action.FREE, self._block_of.pop(key), 0))
-
     def reset_peak(self) -> None:
         """As a meter: here a phase begins."""
         super().reset_peak()
@@ -138,18 +123,6 @@ class Trace(Recorder):
         """Note that the allocator's cache is given back."""
         self.events.append((Action.EMPTY_CACHE, 0, 0))
 
-    def assign(self, part: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Say what living tensors are in the ledger, unless that was said before."""
-        for tensor in tensors:
-            number = self._block_of.get(tensor.untyped_storage()._cdata)
-            if number is not None and self.blocks[number].part is None:
-                self.blocks[number].part = part
-
-    def assign_rest(self, part: str) -> None:
-        """Say it of all that lives."""
-        for number in self._block_of.values():
-            self.blocks[number].part = self.blocks[number].part or part
-
     @contextmanager
     def in_autograd(self) -> Iterator[None]:
         """Within it operations run in autograd's thread of the device."""
@@ -158,12 +131,6 @@ class Trace(Recorder):
             yield
         finally:
             self._thread = _MAIN
-
-    def _allocate(self, size_bytes: int, made_by: str, shape: tuple[int, ...], dtype: str) -> int:
-        number = len(self.blocks)
-        self.blocks.append(Block(made_by, shape, dtype, self.phase()))
-        self.events.append((Action.ALLOCATE, number, size_bytes))
-        return number
 
     def _use_cublas(self, *, has_bias: bool) -> None:
         """A thread's first product allocates cuBLAS's workspace, its first one with a bias that of
@@ -186,7 +153,7 @@ class Trace(Recorder):
             self._allocate_workspace(name, size_bytes)
 
     def _allocate_workspace(self, name: str, size_bytes: int) -> int:
-        number = self._allocate(size_bytes, name, (size_bytes,), "uint8")
+        number = self.allocate(size_bytes, name, (size_bytes,), "uint8")
         self.blocks[number].part = "workspace"
         return number
 

@@ -6,6 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from pytest_vramfit.measurement import (
     median,
 )
 from pytest_vramfit.measuring.bench import Bench
+from pytest_vramfit.measuring.ledger import take_ledger
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.recorder import CeilingReachedError
 from pytest_vramfit.spec import Schedule, TrainSpec
@@ -130,6 +132,7 @@ class CaseRun:
         )
         with self._stage("proof", 1):
             evidence = proof.evidence()
+            memory = replace(memory, ledger=self._ledger(step, memory))
         with self._stage("profiled", self._profiled_steps):
             self._gpu = self._profile(step, self._profiled_steps)
         self._conditions = watch.conditions()
@@ -137,6 +140,21 @@ class CaseRun:
             with self._stage("phases", len(schedule.phases)):
                 self._run_phases(step)
         return memory, evidence
+
+    def _ledger(self, step: Step, memory: Memory) -> dict[str, int] | None:
+        """The parts of the peak; None where they cannot be followed: compiled code does not take a
+        dispatch mode, and there may be no room for a step that is looked at.
+        """
+        if self._spec.compile:
+            return None
+        try:
+            parts = take_ledger(step, self._bench.torch_device, memory.peak_allocated_bytes)
+        except Exception as error:
+            if self._bench.out_of_memory(error, step.phase, self._step_number) is None:
+                raise
+            step.model.zero_grad()
+            return None
+        return {**parts, "managed": step.managed_bytes}
 
     def _run_phases(self, step: Step) -> None:
         """Each asked phase with its own peak; one that runs out of memory is the last."""

@@ -94,7 +94,7 @@ class MeasuredCase:
 
     @property
     def ledger(self) -> Mapping[str, int] | None:
-        """The parts of the peak allocated; predicted only: None where it was measured."""
+        """The parts of the peak allocated, in bytes; None where they could not be followed."""
         memory = self._case.measurement.memory
         return memory.ledger if memory else None
 

@@ -181,6 +181,14 @@ def is_called(target: str, module: str) -> bool:
     return module == target or module.endswith(f".{target}")
 
 
+def parts(model: nn.Module) -> dict[str, list[torch.Tensor]]:
+    """The tensors of a prepared model, by part of the ledger: the base's, and what is beside it."""
+    named = dict(model.named_parameters())
+    beside = {name: one for name, one in named.items() if is_adapter(name) or is_saved(name)}
+    base = [one for name, one in named.items() if name not in beside]
+    return {"adapters": [*beside.values()], "weights": [*base, *model.buffers()]}
+
+
 def is_adapter(name: str) -> bool:
     """Whether a parameter or module of this name belongs to an adapter."""
     return any(part.startswith("lora_") for part in name.split("."))

@@ -6,12 +6,13 @@ Nothing is downloaded and no more than one unquantised module lives on the devic
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import bitsandbytes.functional
 import torch
-from bitsandbytes.nn import Int8Params, Params4bit
+from bitsandbytes.nn import Int8Params, Linear8bitLt, Params4bit
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
@@ -154,6 +155,21 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
     ]
     if left:
         raise UnbuildableError(f"model: {left[0]} got no bytes, so its class cannot be built here")
+
+
+def quantisation_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    """What quantised weights have beside their values: scales, and bitsandbytes' tables."""
+    for one in model.parameters():
+        state = getattr(one, "quant_state", None)
+        while state is not None:
+            yield from (value for value in vars(state).values() if isinstance(value, torch.Tensor))
+            state = state.state2
+    for module in model.modules():
+        if isinstance(module, Linear8bitLt):
+            # the module takes them from its weight when it is first used
+            scales = module.weight.SCB if module.state.SCB is None else module.state.SCB
+            yield from () if scales is None else (scales,)
+    yield from bitsandbytes.functional.name2qmap.values()
 
 
 def forget_tables() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -77,12 +77,14 @@ class Step:
     @property
     def managed_bytes(self) -> int:
         """Optimizer states in managed memory, which no allocator counts."""
-        return sum(
-            value.nbytes
-            for state in self._optimizer.state.values()
-            for value in state.values()
-            if getattr(value, "is_paged", False)
-        )
+        return sum(one.nbytes for one in self.optimizer_states() if getattr(one, "is_paged", False))
+
+    def optimizer_states(self) -> Iterator[torch.Tensor]:
+        """The optimizer's tensors, wherever they are."""
+        for state in self._optimizer.state.values():
+            yield from (one for one in state.values() if isinstance(one, torch.Tensor))
+        # bitsandbytes' tables of 8-bit states, which are in no state where all are too small
+        yield from getattr(self._optimizer, "name2qmap", {}).values()
 
     def vary_lengths(self, lengths: Sequence[float]) -> None:
         """From now on batches have these shares of ``seq`` in turn."""

@@ -31,7 +31,11 @@ def test_not_measured_is_none(vramfit):
     assert vramfit.gpu_ns is None
     assert vramfit.peak_reserved_bytes is None
     assert vramfit.joules_per_10k_tokens is None
-    assert vramfit.ledger is None
+
+@pytest.mark.fits_vram(**TINY)
+def test_parts_of_the_peak(vramfit):
+    assert sum(vramfit.ledger.values()) == vramfit.peak_allocated_bytes
+    assert vramfit.ledger["adapters"] > 0
 
 @pytest.mark.fits_vram(**TINY)
 def test_measure_changes_the_marked_case(vramfit):
@@ -101,6 +105,7 @@ def ran(run_once: RunOnce) -> Ran:
         "test_not_named",
         "test_attributes",
         "test_not_measured_is_none",
+        "test_parts_of_the_peak",
         "test_measure_changes_the_marked_case",
         "test_measure_on_an_unmarked_test",
         "test_measure_judges_nothing",

@@ -151,12 +151,12 @@ def test_not_measured_is_null(rows: dict[str, dict[str, Any]]) -> None:
         memory["resident_bytes"],
         memory["outside_allocator_bytes"],
         memory["allocator_retries"],
-        memory["ledger"],
         time["gpu_ns"],
         time["joules_per_10k_tokens"],
         rows["fits"]["spill"],
     ]
     assert figures == [None] * len(figures)
+    assert sum(memory["ledger"].values()) == memory["peak_allocated_bytes"]
 
 
 @pytest.mark.parametrize("name", ["refused", "unsupported"])

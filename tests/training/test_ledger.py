@@ -6,13 +6,16 @@ import bitsandbytes.functional
 import pytest
 import torch
 from bitsandbytes.nn import Params4bit
-from tracing import CARD, block_bytes, one_thread  # noqa: F401
+from measuring import LEAST, measured
+from tracing import CARD, CPU, block_bytes, one_thread  # noqa: F401
 
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.estimate import Estimator
-from pytest_vramfit.estimating.replay import LEDGER, Replay, ledger
+from pytest_vramfit.estimating.replay import Replay, ledger
 from pytest_vramfit.estimating.run import trace
-from pytest_vramfit.estimating.traced import Action
+from pytest_vramfit.events import LEDGER, Action
+from pytest_vramfit.measuring import case
+from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.training import adapters, model
 
 SETTINGS = AllocatorSettings()
@@ -171,3 +174,55 @@ def test_at_the_loss_the_logits_are_three_times_there_in_float32(spec_of):
     ran = Replay(traced, SETTINGS).run()
     parts = ledger(traced, SETTINGS, ran.peak_event)
     assert parts["logits"] == 3 * 4 * spec.tokens * spec.config["vocab_size"]
+
+
+MEASURED = [
+    {},
+    {"method": "lora"},
+    {"method": "full"},
+    {"method": "full", "accumulation": 3, "precision": "fp16"},
+    {"checkpointing": True, "optimizer": "adamw_8bit"},
+    {"method": "lora", "dora": True, "checkpointing": "reentrant"},
+    {"modules_to_save": ["lm_head"], "attention": "eager"},
+    {"quant": "fp4", "double_quant": False},
+]
+
+
+@pytest.mark.parametrize("keywords", MEASURED, ids=str)
+def test_a_measured_step_has_the_parts_that_were_predicted(keywords, spec_of):
+    """To the byte, but for the last step's loss and what the scaler keeps."""
+    spec = spec_of(**keywords)
+    seen, expected = measured(spec, LEAST).memory, Estimator().estimate(spec, CPU).memory
+    parts = dict(seen.ledger)
+    assert sum(parts.values()) == seen.peak_allocated_bytes == expected.peak_allocated_bytes
+    kept = parts.pop("workspace")
+    assert kept <= 3 * 512
+    assert {**parts, "activations": parts["activations"] + kept, "workspace": 0} == expected.ledger
+
+
+def test_a_measured_step_has_the_scales_of_8_bit_weights(spec_of, real):
+    spec = spec_of(quant="int8")
+    scales = [module.weight.SCB for module in real(spec).modules() if hasattr(module, "state")]
+    assert len(scales) == 14  # seven in each layer
+    assert measured(spec, LEAST).memory.ledger["quantisation"] == bytes_of(scales)
+
+
+def test_compiled_code_has_no_parts(spec_of):
+    run = case.CaseRun(spec_of(compile=True), LEAST, CpuBench(), lambda *_: None)
+    assert run._ledger(step=None, memory=None) is None
+
+
+def test_what_a_step_finds_no_room_for_when_it_is_looked_at_is_not_told(spec_of, monkeypatch):
+    class OutOfMemory(CpuBench):
+        def out_of_memory(self, error, phase, step):
+            return error
+
+    def without_room(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(case, "take_ledger", without_room)
+    seen = measured(spec_of(), LEAST, OutOfMemory())
+    assert seen.memory.ledger is None
+    assert seen.memory.peak_allocated_bytes > 0
+    with pytest.raises(MemoryError):
+        measured(spec_of(), LEAST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pkgutil import resolve_name
 
 import bitsandbytes.functional
@@ -15,6 +16,7 @@ from transformers.models.gpt2 import modeling_gpt2  # noqa: F401 (it has one of 
 
 from pytest_vramfit.estimating import dispatch, run
 from pytest_vramfit.estimating.run import trace
+from pytest_vramfit.estimating.step import TracedStep
 from pytest_vramfit.estimating.trace import Trace
 
 LEAST_PATCHED = {
@@ -115,9 +117,10 @@ def test_what_is_measured_afterwards_has_the_bytes_of_before(spec_of, monkeypatc
     before = measured(spec, LEAST).memory
     trace(spec, CARD)
     trace(spec, CPU)
-    monkeypatch.setattr(run, "_assign_parameters", lambda *_: 1 / 0)
+    monkeypatch.setattr(run.adapters, "parts", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trace(spec, CARD)
+    monkeypatch.undo()
     assert measured(spec, LEAST).memory == before
 
 
@@ -126,3 +129,11 @@ def test_what_is_traced_after_measuring_has_the_events_of_before(spec_of):
     before = trace(spec, CARD)
     measured(spec, LEAST)
     assert trace(spec, CARD) == before
+
+
+@pytest.mark.parametrize("target", [CPU, CARD], ids=["cpu", "card"])
+def test_no_model_stays_in_memory(target, spec_of):
+    """Of each there were some: a recorder is kept by what it follows until that has gone."""
+    trace(spec_of(), target)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, TracedStep)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_vramfit.estimating.target import Target
-from pytest_vramfit.estimating.traced import Action
+from pytest_vramfit.events import Action
 from pytest_vramfit.measuring.cpu import CpuBench
 from pytest_vramfit.recorder import BLOCK_BYTES
 from pytest_vramfit.training import adapters, model

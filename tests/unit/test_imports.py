@@ -23,7 +23,7 @@ import pytest_vramfit
 PACKAGE = Path(pytest_vramfit.__file__).parent
 
 ORDER = (
-    ("", "catalog", "quantity", "spec", "recorder"),
+    ("", "catalog", "events", "quantity", "spec", "recorder"),
     ("marker", "measurement", "training"),
     ("estimating", "measuring"),
     ("worker",),
@@ -54,6 +54,7 @@ IN_THE_WORKER = (
     "measuring.case",
     "measuring.cpu",
     "measuring.cuda",
+    "measuring.ledger",
     "measuring.profiler",
     "worker.server",
 )

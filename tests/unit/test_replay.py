@@ -6,8 +6,9 @@ import pytest
 
 from pytest_vramfit.estimating.allocator import falling
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
-from pytest_vramfit.estimating.replay import LEDGER, GotThrough, RanOut, Replay, ledger
-from pytest_vramfit.estimating.traced import Action, Block, Traced
+from pytest_vramfit.estimating.replay import GotThrough, RanOut, Replay, ledger
+from pytest_vramfit.estimating.traced import Traced
+from pytest_vramfit.events import LEDGER, Action, Block
 from pytest_vramfit.measurement import Peaks
 
 KIB, MIB = 2**10, 2**20

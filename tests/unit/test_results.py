@@ -197,7 +197,6 @@ def test_tokens_of_all_micro_batches_count() -> None:
 def test_what_no_engine_measures_yet_is_null() -> None:
     row = results.row(case(), judged=True)
     assert row["memory"]["resident_bytes"] is None
-    assert row["memory"]["ledger"] is None
     assert row["spill"] is None
 
 

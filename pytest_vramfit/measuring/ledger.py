@@ -1,0 +1,78 @@
+"""Whose the bytes of a step's peak are, from the storages that live in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+
+import torch
+
+from pytest_vramfit.events import LEDGER, Action, part_of
+from pytest_vramfit.recorder import BLOCK_BYTES, Journal
+from pytest_vramfit.training import adapters, model
+from pytest_vramfit.training.step import Step
+
+
+def take_ledger(step: Step, device: torch.device, peak_bytes: int) -> dict[str, int]:
+    """One more step, each storage of which is followed from its making to its end.
+
+    The parts of what lives where that is most, in bytes, and as ``workspace`` the rest of
+    ``peak_bytes``, which PyTorch's operations do not show: what kernels take for their own time,
+    what libraries keep, and the allocator's rounding.
+    """
+    journal = Journal(device.type)
+    journal.follow(step)
+    living = {
+        **adapters.parts(step.model),
+        "quantisation": model.quantisation_tensors(step.model),
+        "optimizer": step.optimizer_states(),
+    }
+    for part, tensors in living.items():
+        for tensor in tensors:
+            journal.count_all(tensor, part)
+            journal.assign(part, (tensor,))
+    with journal:
+        step.run(_AssigningGradients(journal, step))
+    parts = _at_most(journal, step.vocabulary)
+    rest = peak_bytes - sum(parts.values())
+    # with gradients of several micro-batches a journal sees more than there is without it: autograd
+    # adds them in place only where nobody looks on
+    parts["gradients"] += min(0, rest)
+    return {**{name: parts[name] for name in LEDGER}, "workspace": max(0, rest)}
+
+
+class _AssigningGradients:
+    """The step's meter, which is asked after each pass."""
+
+    def __init__(self, journal: Journal, step: Step) -> None:
+        self._journal = journal
+        self._step = step
+
+    def reset_peak(self) -> None:
+        pass
+
+    def peak_allocated_bytes(self) -> int:
+        gradients = (one.grad for one in self._step.trainable.values())
+        self._journal.assign("gradients", (one for one in gradients if one is not None))
+        return 0
+
+
+def _at_most(journal: Journal, vocabulary: int) -> Counter[str]:
+    """The bytes of each part when most of them live."""
+    sizes = {
+        number: -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        for action, number, size_bytes in journal.events
+        if action is Action.ALLOCATE
+    }
+    changes = (
+        sizes[number] if action is Action.ALLOCATE else -sizes[number]
+        for action, number, _ in journal.events
+    )
+    totals = list(accumulate(changes))
+    until = totals.index(max(totals)) + 1
+    gone = {number for action, number, _ in journal.events[:until] if action is Action.FREE}
+    parts: Counter[str] = Counter()
+    for action, number, _ in journal.events[:until]:
+        if action is Action.ALLOCATE and number not in gone:
+            parts[part_of(journal.blocks[number], vocabulary)] += sizes[number]
+    return parts
