@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fitcheck import ModelConfig, TrainingConfig, estimate, get_gpu  # type: ignore[import-not-found]
 
-from pytest_vramfit.estimating.transformer import transformer
+from pytest_vramfit.estimating.transformer import NoClosedFormError, transformer
 from pytest_vramfit.spec import TrainSpec
 
 TARGETS = {
@@ -27,10 +27,16 @@ def peak_mib(spec: TrainSpec) -> float:
     missing = {"num_attention_heads", "hidden_size", "intermediate_size"} - config.keys()
     if missing:
         raise OutOfScopeError(f"it reads {', '.join(sorted(missing))}, which the config lacks")
+    try:
+        known = transformer(config)
+    except (
+        NoClosedFormError
+    ) as error:  # such as a mixture of experts
+        raise OutOfScopeError(str(error)) from error
     heads = config["num_attention_heads"]
     model = ModelConfig(
         name=spec.model,
-        num_params=transformer(config).parameters,
+        num_params=known.parameters,
         hidden_size=config["hidden_size"],
         num_layers=config["num_hidden_layers"],
         num_attention_heads=heads,
@@ -38,7 +44,7 @@ def peak_mib(spec: TrainSpec) -> float:
         intermediate_size=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        tie_word_embeddings=transformer(config).tied,
+        tie_word_embeddings=known.tied,
     )
     optimizers = {"adamw_fused": "adamw", "adamw_8bit": "adam8bit"}
     training = TrainingConfig(

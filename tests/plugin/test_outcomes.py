@@ -105,6 +105,7 @@ def test_failure_text(ran: Ran) -> None:
         r"  --    unchecked          GPU time: no GPU time under the cpu engine",
         r"  --    unchecked          resident: not built yet",
         rf"  peaks                    load {peak}, forward {peak}, backward {peak}, {last}",
+        r"  of the peak              weights .+, adapters .+",
     ]
     assert len(lines) == len(patterns)
     for line, pattern in zip(lines, patterns, strict=True):
