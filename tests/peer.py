@@ -29,9 +29,7 @@ def peak_mib(spec: TrainSpec) -> float:
         raise OutOfScopeError(f"it reads {', '.join(sorted(missing))}, which the config lacks")
     try:
         known = transformer(config)
-    except (
-        NoClosedFormError
-    ) as error:  # such as a mixture of experts
+    except NoClosedFormError as error:  # such as a mixture of experts
         raise OutOfScopeError(str(error)) from error
     heads = config["num_attention_heads"]
     model = ModelConfig(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import torch
+from torch import nn
 
 from pytest_vramfit.estimating import after_steps, attention_kernels, kernels
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
@@ -54,10 +55,7 @@ def trace(
         recorded.mark("loaded")
         recorded.empty_cache()
         recorded.mark("settled")
-        for part, tensors in adapters.parts(trained).items():
-            recorded.assign(part, tensors)
-        # what else lives are scales and tables of quantised weights
-        recorded.assign_rest("quantisation")
+        _assign_parameters(recorded, trained)
         step = TracedStep(trained, spec, target, recorded)
         recorded.follow(step)
         for _ in range(STEPS):
@@ -70,6 +68,14 @@ def trace(
         managed_bytes=step.managed_bytes,
         vocabulary=step.vocabulary,
     )
+
+
+def _assign_parameters(recorded: Trace, trained: nn.Module) -> None:
+    """Whose the bytes are that live through all steps; a name for them would keep them longer."""
+    for part, tensors in adapters.parts(trained).items():
+        recorded.assign(part, tensors)
+    # what else lives are scales and tables of quantised weights
+    recorded.assign_rest("quantisation")
 
 
 @contextmanager

@@ -22,6 +22,10 @@ class Shapes:
         self._kept: dict[Any, list[_Result] | _Result] = {}
         self._pure: dict[Any, bool] = {}
         """Whether an operation returns new tensors and nothing else."""
+        self._in_place: dict[Any, bool] = {}
+        """Whether an operation changes values and nothing else."""
+        self._harmless: set[Any] = set()
+        """What such an operation got without a complaint."""
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the operation returns: on ``meta``, a tensor of the right shape is all there is."""
@@ -29,18 +33,48 @@ class Shapes:
         if pure is None:
             pure = self._pure[func] = _is_pure(func)
         if not pure:
-            return func(*args, **kwargs)
+            return self._call_in_place(func, args, kwargs)
         key = (func, _signature(args), _signature(kwargs) if kwargs else None)
         kept = self._kept.get(key)
         if kept is None:
             result = func(*args, **kwargs)
             seen = _described(result)
-            if seen is not None and not _storages(result) & _storages((args, kwargs)):
-                self._kept[key] = seen
+            if seen is not None:
+                if _storages(result) & _storages((args, kwargs)):
+                    self._pure[func] = False  # such as _unsafe_view, which does not say so
+                else:
+                    self._kept[key] = seen
             return result
         if isinstance(kept, list):
             return tuple(_made(one) for one in kept)
         return _made(kept)
+
+    def _call_in_place(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What changes values only has nothing to do on ``meta`` but to refuse wrong shapes."""
+        in_place = self._in_place.get(func)
+        if in_place is None:
+            in_place = self._in_place[func] = _changes_values_only(func)
+        if not in_place or not all(one.is_meta for one in tree_iter(args[0])):
+            return func(*args, **kwargs)
+        key = (func, _signature(args), _signature(kwargs) if kwargs else None)
+        if key not in self._harmless:
+            func(*args, **kwargs)
+            self._harmless.add(key)
+        return args[0] if func._schema.returns else None
+
+
+def _changes_values_only(func: Any) -> bool:
+    """Of its first argument, or of a list of such, which it returns if anything."""
+    namespace, _, name = func._schema.name.partition("::")
+    first, returns = func._schema.arguments[0], func._schema.returns
+    changed = [one.name for one in func._schema.arguments if one.alias_info]
+    return (
+        namespace == "aten"
+        and name.endswith("_")
+        and torch.Tag.inplace_view not in func.tags
+        and changed == [first.name]
+        and (not returns or str(returns[0].type) == str(first.type) == "Tensor")
+    )
 
 
 def _is_pure(func: Any) -> bool:

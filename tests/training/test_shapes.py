@@ -27,6 +27,7 @@ def test_a_trace_has_the_same_events_without_it(keywords, spec_of, monkeypatch):
     spec = spec_of(**keywords)
     remembering = trace(spec, CARD)
     monkeypatch.setattr(shapes, "_is_pure", lambda _: False)
+    monkeypatch.setattr(shapes, "_changes_values_only", lambda _: False)
     assert trace(spec, CARD) == remembering
 
 
@@ -34,6 +35,7 @@ def test_so_it_is_for_the_cpu(spec_of, monkeypatch):
     spec = spec_of(checkpointing=True)
     remembering = trace(spec, CPU)
     monkeypatch.setattr(shapes, "_is_pure", lambda _: False)
+    monkeypatch.setattr(shapes, "_changes_values_only", lambda _: False)
     assert trace(spec, CPU) == remembering
 
 
@@ -47,6 +49,7 @@ class Calls:
     def __init__(self, operation):
         self._operation = operation
         self._schema = operation._schema
+        self.tags = operation.tags
         self.number = 0
 
     def __call__(self, *args, **kwargs):
@@ -64,14 +67,13 @@ NEVER = {
     "alias": (aten.alias.default, ()),
     "split": (aten.split.Tensor, (2,)),
     "as_strided": (aten.as_strided.default, ([2, 2], [4, 1])),
-    "add_": (aten.add_.Tensor, (1.0,)),
-    "zero_": (aten.zero_.default, ()),
+    "unsqueeze_": (aten.unsqueeze_.default, (0,)),
     "resize_": (aten.resize_.default, ([4, 4],)),
 }
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_views_and_what_works_in_place_are_never_remembered(name):
+def test_views_and_what_changes_shapes_are_never_remembered(name):
     operation, args = NEVER[name]
     calls, remembered, one = Calls(operation), Shapes(), meta(4, 4)
     for number in (1, 2):
@@ -111,6 +113,45 @@ DIFFERENT = {
         (meta(4, dtype=torch.bfloat16), one) for one in (meta(()), meta(1))
     ],
 }
+
+
+IN_PLACE = {
+    "add_": (aten.add_.Tensor, (meta(4),)),
+    "mul_": (aten.mul_.Scalar, (2.0,)),
+    "uniform_": (aten.uniform_.default, (0.0, 1.0)),
+    "copy_": (aten.copy_.default, (meta(4, 4),)),
+    "zero_": (aten.zero_.default, ()),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_changes_values_is_called_once_for_each_shape(name):
+    operation, args = IN_PLACE[name]
+    calls, remembered = Calls(operation), Shapes()
+    for one in (meta(4, 4), meta(4, 4), meta(3, 4, 4), meta(4, 4)):
+        assert remembered.call(calls, (one, *args), {}) is one
+    assert calls.number == 2
+
+
+def test_a_list_whose_values_change_is_returned_by_nobody():
+    calls, remembered = Calls(aten._foreach_add_.List), Shapes()
+    for _ in range(2):
+        assert remembered.call(calls, ([meta(4), meta(5)], [meta(4), meta(1)]), {}) is None
+    assert calls.number == 1
+
+
+def test_wrong_shapes_are_refused_every_time():
+    remembered = Shapes()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broadcast"):
+            remembered.call(aten.add_.Tensor, (meta(4), meta(3)), {})
+
+
+def test_values_beside_meta_do_change():
+    remembered, counter = Shapes(), torch.zeros(())
+    for _ in range(3):
+        assert remembered.call(aten.add_.Tensor, (counter, 1), {}) is counter
+    assert counter == 3
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
