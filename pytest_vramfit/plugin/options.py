@@ -200,7 +200,9 @@ def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str
             f"{source} with --gpu asks for the emulation of a card, which is not built yet; "
             "without it the device's own memory is judged by"
         )
-    return card, f" {source}={card}" if source.startswith("-") else ""
+    if not source.startswith("-"):
+        return card, ""
+    return card, f' {source}="{card}"' if " " in card else f" {source}={card}"
 
 
 def _baselines(config: pytest.Config) -> Store:

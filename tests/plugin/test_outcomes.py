@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 from inner import HEAD, Ran, RunOnce, run
@@ -188,14 +189,16 @@ def test_next_command_for_what_a_cpu_cannot_measure(ran: Ran) -> None:
     assert ran.line("on a GPU machine: ") == "on a GPU machine: pytest --gpu test_it.py"
 
 
+@pytest.mark.parametrize("card", ["1MiB", "1 MiB"])
 def test_next_command_can_be_pasted(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, card: str
 ) -> None:
     """It fails again: from where pytest was called, and with the card that it was judged by."""
     source = HEAD + "@pytest.mark.fits_vram(**TINY)\ndef test_small(): pass\n"
     pytester.makepyfile(**{"below/test_small": source})
     pytester.makeini("[pytest]")
     monkeypatch.chdir(pytester.path / "below")
-    command = run(pytester, "--vramfit=cpu", "--vramfit-card=1MiB").line("again: ").split()
+    line = run(pytester, "--vramfit=cpu", f"--vramfit-card={card}").line("again: ")
+    command = shlex.split(line)
     again = run(pytester, *command[2:])
     assert (command[:2], again.word("test_small")) == (["again:", "pytest"], "FAILED")
