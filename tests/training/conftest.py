@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.training.model import forget_tables
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _libraries_are_not_collected() -> None:
     """Every case collects garbage: what is imported by now need not be looked at each time."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _tables_of_their_own() -> Iterator[None]:
+    """Of bitsandbytes, as every case of a worker has them; models that tests build leave some."""
+    forget_tables()
+    yield
+    forget_tables()
 
 
 @pytest.fixture

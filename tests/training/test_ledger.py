@@ -32,15 +32,8 @@ def at(traced, mark, nth=1):
     return ledger(traced, SETTINGS, event)
 
 
-@pytest.fixture
-def real():
-    """Makes the case's model on the CPU, ready to be trained."""
-    model.forget_tables()
-    yield _real
-    model.forget_tables()
-
-
-def _real(spec):
+def real(spec):
+    """The case's model on the CPU, ready to be trained."""
     outline = model.outline(spec)
     adapted = adapters.targets(outline, spec)
     built = model.build(outline, spec, torch.device("cpu"))
@@ -72,7 +65,7 @@ LOADED = [
 
 
 @pytest.mark.parametrize("keywords", LOADED, ids=str)
-def test_before_the_first_step_it_has_the_model_s_tensors(keywords, spec_of, real):
+def test_before_the_first_step_it_has_the_model_s_tensors(keywords, spec_of):
     spec = spec_of(**keywords)
     trained = real(spec)
     named = dict(trained.named_parameters())
@@ -117,7 +110,7 @@ def test_the_parts_sum_to_the_peak(keywords, spec_of):
 @pytest.mark.parametrize(
     "keywords", [{"method": "lora"}, {"method": "full", "accumulation": 2}], ids=str
 )
-def test_when_the_optimizer_begins_it_has_every_gradient(keywords, spec_of, real):
+def test_when_the_optimizer_begins_it_has_every_gradient(keywords, spec_of):
     spec = spec_of(**keywords)
     trainable = [one for one in real(spec).parameters() if one.requires_grad]
     for nth in (1, 2):
@@ -143,7 +136,7 @@ def states_of(optimizer, parameter):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "adamw_8bit"])
-def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of, real):
+def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of):
     spec = spec_of(method="full", optimizer=optimizer)
     trained = real(spec)
     sizes = [size for one in trained.parameters() for size in states_of(optimizer, one)]
@@ -154,9 +147,7 @@ def test_after_the_first_step_it_has_the_optimizer_s_states(optimizer, spec_of, 
 
 
 @pytest.mark.parametrize(("optimizer", "itemsize"), [("paged_adamw", 4), ("paged_adamw_8bit", 1)])
-def test_states_of_many_elements_are_managed_where_they_are_paged(
-    optimizer, itemsize, spec_of, real
-):
+def test_states_of_many_elements_are_managed_where_they_are_paged(optimizer, itemsize, spec_of):
     spec = spec_of(method="full", optimizer=optimizer)
     paged = [one.numel() for one in real(spec).parameters() if one.numel() >= 100_000]
     memory = Estimator().estimate(spec, CARD).memory
@@ -200,7 +191,7 @@ def test_a_measured_step_has_the_parts_that_were_predicted(keywords, spec_of):
     assert {**parts, "activations": parts["activations"] + kept, "workspace": 0} == expected.ledger
 
 
-def test_a_measured_step_has_the_scales_of_8_bit_weights(spec_of, real):
+def test_a_measured_step_has_the_scales_of_8_bit_weights(spec_of):
     spec = spec_of(quant="int8")
     scales = [module.weight.SCB for module in real(spec).modules() if hasattr(module, "state")]
     assert len(scales) == 14  # seven in each layer

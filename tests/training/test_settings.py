@@ -120,13 +120,15 @@ def seqs_seen(monkeypatch, spec, schedule):
     ],
 )
 def test_varied_lengths_take_turns_in_the_timed_steps(keywords, steps, seqs, spec_of, monkeypatch):
-    """Warm-up with the watched step, profiled steps and evaluation stay at full length."""
+    """Warm-up with the watched step, the one whose storages are followed, profiled steps and
+    evaluation stay at full length.
+    """
     monkeypatch.setattr(CpuBench, "gpu_work", lambda _, run: (run(), (1, 1))[1])
     spec = spec_of(method="lora", lengths="varied", **keywords)
     schedule = Schedule(warmup=2, steps=steps, phases=("eval",), eval_batch=1)
     _, seen = seqs_seen(monkeypatch, spec, schedule)
     full = [spec.seq] * spec.accumulation
-    assert seen == [*(2 * full), *seqs, *(min(steps, 3) * full), spec.seq]
+    assert seen == [*(2 * full), *seqs, *full, *(min(steps, 3) * full), spec.seq]
 
 
 def test_varied_lengths_have_the_peak_of_the_longest(spec_of):
