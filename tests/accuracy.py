@@ -25,10 +25,9 @@ from unittest.mock import patch
 from published import DATA, H200_ROWS, keywords
 from torch import nn
 
-from pytest_vramfit.estimating.allocator import falling, rising, shuffled
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
-from pytest_vramfit.estimating.estimate import answer
-from pytest_vramfit.estimating.replay import GotThrough, Replay
+from pytest_vramfit.estimating.estimate import answer, through
+from pytest_vramfit.estimating.replay import GotThrough
 from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.estimating.traced import Traced
@@ -38,7 +37,6 @@ from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training import adapters
 
 MIB = 2**20
-ORDERS = (rising, falling, *((lambda seed=seed: shuffled(seed)) for seed in range(7)))
 SHARES = tuple(range(97, 104))
 """Made-up cards, in percent of what a row used of its device."""
 
@@ -228,13 +226,11 @@ def predict(row: Row, *, peer: bool) -> Predicted:
     seconds = time.perf_counter() - begin
     traced = _emptied(traced, row)
     settings = AllocatorSettings.parse(row.spec.alloc_conf or "")
-    replays = [Replay(traced, settings, addresses=order()).run() for order in ORDERS]
-    got = [one for one in replays if isinstance(one, GotThrough)]
+    got = through(traced, settings)
     reserved = [one.peak_reserved_bytes / MIB for one in got]
     phases = _phases(got[0], cumulative=row.cumulative)
     used = ((row.reserved_mib or row.peak_mib) + row.outside_mib) * MIB
     outside = row.target.outside_bytes
-    unbounded = got[: len(ORDERS) // 2]
     return Predicted(
         row=row,
         peak_mib=max(one.step for one in got[0].steps) / MIB,
@@ -242,7 +238,7 @@ def predict(row: Row, *, peer: bool) -> Predicted:
         reserved_range_mib=(min(reserved), max(reserved)),
         phases=phases,
         answers={
-            share: answer(traced, settings, int(used * share / 100) - outside, unbounded)[0]
+            share: answer(traced, settings, int(used * share / 100) - outside, got)[0]
             for share in SHARES
         },
         seconds=seconds,

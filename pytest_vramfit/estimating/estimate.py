@@ -25,7 +25,8 @@ from pytest_vramfit.spec import Phase, Schedule, TrainSpec
 
 MARGIN = 0.005
 """Of the allocator's memory: no peak of those measured was further from its prediction."""
-_SHUFFLES = 3
+_SHUFFLES = 7
+"""With the two plain orders nine: of 122 reserved peaks measured on an H200 116 were in their range."""
 
 
 @dataclass(frozen=True, slots=True)
