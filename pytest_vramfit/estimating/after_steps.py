@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from bitsandbytes.nn import Int8Params, Params4bit
 
 from pytest_vramfit.estimating.step import TracedStep
 from pytest_vramfit.estimating.target import Target
@@ -68,8 +67,8 @@ def _by_way_of_the_host(target: Target, recorded: Trace) -> Iterator[None]:
         return self._quantize(device)
 
     with (
-        patch.object(torch.Tensor, "to", moved),
-        patch.object(Params4bit, "to", quantised),
-        patch.object(Int8Params, "to", quantised),
+        patch("torch.Tensor.to", moved),
+        patch("bitsandbytes.nn.Params4bit.to", quantised),
+        patch("bitsandbytes.nn.Int8Params.to", quantised),
     ):
         yield

@@ -14,10 +14,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from tracing import CARD, CPU, one_thread  # noqa: F401
 from transformers.models.gpt2 import modeling_gpt2  # noqa: F401 (it has one of what is replaced)
 
-from pytest_vramfit.estimating import dispatch, run
+from pytest_vramfit.estimating import after_steps, dispatch, run
 from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.step import TracedStep
 from pytest_vramfit.estimating.trace import Trace
+
+# of every merged weight
+pytestmark = pytest.mark.filterwarnings("ignore:Merge lora module to 4-bit linear:UserWarning")
 
 LEAST_PATCHED = {
     "bitsandbytes.functional.get_paged",
@@ -38,7 +41,7 @@ def patched(monkeypatch):
     """What a trace replaces, by name: what it was before."""
     before = {}
 
-    for module in (dispatch, run):
+    for module in (after_steps, dispatch, run):
         patch = module.patch
 
         def noting(name, answer, patch=patch):
@@ -79,7 +82,7 @@ CASES = [
 @pytest.mark.parametrize("keywords", CASES, ids=str)
 def test_a_trace_leaves_everything_as_it_was(keywords, target, spec_of, patched):
     before = state()
-    trace(spec_of(**keywords), target)
+    trace(spec_of(**keywords), target, ("eval", "save"), 2)
     assert state() == before
     assert bitsandbytes.functional.name2qmap == {}
     assert patched.keys() >= LEAST_PATCHED
@@ -88,7 +91,14 @@ def test_a_trace_leaves_everything_as_it_was(keywords, target, spec_of, patched)
 
 @pytest.mark.parametrize(
     ("phase", "number"),
-    [("load", 1), ("load", 200), ("forward", 60), ("backward", 60), ("optimizer", 10)],
+    [
+        ("load", 1),
+        ("load", 200),
+        ("forward", 60),
+        ("backward", 60),
+        ("optimizer", 10),
+        ("merge", 20),
+    ],
 )
 def test_so_does_one_that_breaks_off(phase, number, spec_of, patched, monkeypatch):
     """At an allocation of that phase; backward is in the midst of recomputing a layer."""
@@ -105,7 +115,7 @@ def test_so_does_one_that_breaks_off(phase, number, spec_of, patched, monkeypatc
     monkeypatch.setattr(Trace, "born", breaking_off)
     before = state()
     with pytest.raises(BreaksOffError):
-        trace(spec, CARD)
+        trace(spec, CARD, ("merge",))
     assert patched
     assert state() == before
     assert bitsandbytes.functional.name2qmap == {}
