@@ -14,6 +14,7 @@ import torch
 from bitsandbytes.nn import Params4bit
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from transformers import masking_utils
 from transformers.utils import generic
 
 from pytest_vramfit.estimating import attention, autocast
@@ -93,6 +94,8 @@ def replaced(target: Target, dispatch: Dispatch, trace: Trace) -> Iterator[None]
     answers: dict[str, Callable[..., Any]] = {
         # whether sequences are packed is read from positions; full batches are not
         "transformers.masking_utils.find_packed_sequence_indices": lambda _: None,
+        # nor is a mask of padding that a model makes for itself, as OPT before 5.24, ever needed
+        "transformers.masking_utils.fast_all": functools.partial(_all, masking_utils.fast_all),
         # PEFT turns it off around the parameters of experts
         "torch.autocast": functools.partial(_autocast, torch.autocast),
         # called by the end of the outermost autocast
@@ -132,6 +135,12 @@ def _get_paged(trace: Trace, *shape: int, dtype: torch.dtype, device: torch.devi
     state.is_paged = True
     paged: torch.Tensor = state
     return paged
+
+
+def _all(original: Callable[[Any], object], mask: torch.Tensor) -> bool:
+    """That every token counts, after what it takes to ask."""
+    original(mask)
+    return True
 
 
 def _autocast(original: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
