@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pytest_vramfit.spec import Phase
+
 Engine = Literal["gpu", "cpu", "estimate"]
 
 
@@ -159,6 +161,8 @@ class Prediction:
     """So much of the allocator's memory that it is too close within."""
     reserved_bytes: tuple[int, int]
     """The least and the most that the allocator reserves, by the order of its addresses."""
+    may_run_out: tuple[Phase, ...] = ()
+    """What follows the steps and may find no room, for what the allocator keeps in reserve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from pytest_vramfit.cli.predictor import cannot_tell, deciding, fit_of
 from pytest_vramfit.estimating.target import assumed
 from pytest_vramfit.measurement import Memory
 from pytest_vramfit.reporting import figures, words
+from pytest_vramfit.spec import PHASES
 from pytest_vramfit.verdict import Case
 
 _NEED_A_RUN = (
@@ -44,7 +45,7 @@ def answer(case: Case) -> str:
         )
     figure, sentence = words.figure(check), words.sentence(check, case)
     if fit == "undecided":
-        return f"{fit}: {sentence}"
+        return f"{fit}: {f'{check.name}: ' if check.name in PHASES else ''}{sentence}"
     if check.ran_out:
         return f"{fit}: out of memory {sentence} ({figure})"
     return f"{fit}: {words.check_name(check.name)} {figure}, {sentence}"

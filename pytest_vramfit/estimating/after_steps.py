@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from bitsandbytes.nn import Int8Params
 
 from pytest_vramfit.estimating.step import TracedStep
 from pytest_vramfit.estimating.target import Target
@@ -62,8 +63,9 @@ def _by_way_of_the_host(target: Target, recorded: Trace) -> Iterator[None]:
             return torch.empty_like(tensor)
 
     def quantised(self: Any, device: torch.device) -> Any:
-        if target.capability is not None:
-            self.data = self.data.clone()  # on the device again
+        if target.capability is not None:  # to the device again; int8 is cast on the way
+            dtype = torch.float16 if isinstance(self, Int8Params) else self.data.dtype
+            self.data = torch.empty_like(self.data, dtype=dtype)
         return self._quantize(device)
 
     with (

@@ -71,7 +71,8 @@ class Estimator:
         _check_can_be_traced(spec)
         settings = _settings(spec)
         begin = time.perf_counter_ns()
-        traced, unbounded, traced_ns = self._traced(spec, target, settings, schedule or Schedule())
+        schedule = schedule or Schedule()
+        traced, unbounded, traced_ns = self._traced(spec, target, settings, schedule)
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
         fits, oom = answer(traced, settings, capacity, unbounded)
@@ -89,10 +90,16 @@ class Estimator:
             step_ns=(),
             gpu=None,
             conditions=None,
-            phases={name: PhasePeak(peak_bytes=peak) for name, peak in unbounded[0].phases.items()},
+            phases={
+                name: PhasePeak(peak_bytes=unbounded[0].phases[name])
+                for name in (schedule.phases if oom is None else ())
+            },
             stages_ns={"trace": traced_ns, "replay": time.perf_counter_ns() - begin - traced_ns},
             prediction=Prediction(
-                fits=fits, margin=MARGIN, reserved_bytes=(min(reserved), max(reserved))
+                fits=fits,
+                margin=MARGIN,
+                reserved_bytes=(min(reserved), max(reserved)),
+                may_run_out=_may_run_out(schedule.phases, traced, settings, capacity, unbounded),
             ),
             environment={},
         )
@@ -179,6 +186,25 @@ def answer(
         return True, None
     ends = [one for one in _replays(traced, settings, more) if isinstance(one, RanOut)]
     return (False, _oom(ends[0])) if len(ends) == len(unbounded) else (None, None)
+
+
+def _may_run_out(
+    phases: Sequence[Phase],
+    traced: Traced,
+    settings: AllocatorSettings,
+    capacity: int,
+    unbounded: Sequence[GotThrough],
+) -> tuple[Phase, ...]:
+    """The phases that do not get through for sure with so much, less a margin, in every order."""
+    less = int(capacity * (1 - MARGIN))
+    if not phases or all(one.reserved_to_the_end_bytes <= less for one in unbounded):
+        return ()
+    ends = [*_replays(traced, settings, less)]
+    return tuple(
+        phase
+        for phase in phases
+        if not all(isinstance(one, GotThrough) and phase in one.phases for one in ends)
+    )
 
 
 def _oom(end: RanOut) -> OutOfMemory:

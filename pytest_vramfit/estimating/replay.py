@@ -28,6 +28,8 @@ class GotThrough:
     steps: tuple[Peaks, ...]
     phases: Mapping[str, int]
     """The peaks of what followed the steps, as far as there was room for it."""
+    reserved_to_the_end_bytes: int
+    """The most that was reserved since the model was loaded, that for them included."""
     after_step_bytes: tuple[int, ...]
     peak_reserved_bytes: int
     """From when the model was loaded to the last step."""
@@ -64,7 +66,7 @@ class Replay:
         self._allocator = CachingAllocator(
             settings, capacity_bytes=capacity_bytes, addresses=addresses
         )
-        self._reserved = 0
+        self._reserved = self._reserved_to_the_end = 0
         self._weights = self._load_peak = self._resident = 0
         self._phase, self._begin = "load", 0
         self._peaks: dict[str, int] = {}
@@ -96,6 +98,7 @@ class Replay:
             resident_bytes=self._resident,
             steps=tuple(self._steps),
             phases=self._phases,
+            reserved_to_the_end_bytes=max(self._reserved, self._reserved_to_the_end),
             after_step_bytes=tuple(self._after),
             peak_reserved_bytes=self._reserved,
             retries=allocator.retries,
@@ -122,6 +125,9 @@ class Replay:
             self._end_phase_of_step(phase)
         else:
             self._phases[phase] = allocator.peak_allocated_bytes
+            self._reserved_to_the_end = max(
+                self._reserved_to_the_end, allocator.peak_reserved_bytes
+            )
 
     def _end_phase_of_step(self, phase: str) -> None:
         peak = self._allocator.peak_allocated_bytes

@@ -147,6 +147,7 @@ class CaseRun:
         """
         if self._spec.compile:
             return None
+        step.vary_lengths(VARIED_LENGTHS if self._spec.lengths == "varied" else FULL_LENGTH)
         try:
             parts = take_ledger(step, self._bench.torch_device, memory.peak_allocated_bytes)
         except Exception as error:
@@ -154,6 +155,8 @@ class CaseRun:
                 raise
             step.model.zero_grad()
             return None
+        finally:
+            step.vary_lengths(FULL_LENGTH)
         return {**parts, "managed": step.managed_bytes}
 
     def _run_phases(self, step: Step) -> None:

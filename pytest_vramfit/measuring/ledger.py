@@ -37,7 +37,10 @@ def take_ledger(step: Step, device: torch.device, peak_bytes: int) -> dict[str, 
     rest = peak_bytes - sum(parts.values())
     # with gradients of several micro-batches a journal sees more than there is without it: autograd
     # adds them in place only where nobody looks on
-    parts["gradients"] += min(0, rest)
+    for part in ("gradients", "activations"):
+        surplus = min(parts[part], max(0, -rest))
+        parts[part] -= surplus
+        rest += surplus
     return {**{name: parts[name] for name in LEDGER}, "workspace": max(0, rest)}
 
 

@@ -147,7 +147,13 @@ def phases_within_vram(claim: Claim, measurement: Measurement) -> Iterator[Check
             yield _ran_out(phase, seen.oom)
         else:
             assert seen.peak_bytes is not None
-            yield _within_vram(phase, seen.peak_bytes, claim, measurement)
+            check = _within_vram(phase, seen.peak_bytes, claim, measurement)
+            prediction = measurement.prediction
+            if check.status == "pass" and prediction and phase in prediction.may_run_out:
+                check = replace(
+                    check, status="unchecked", findings=(Finding(kind="cache_in_the_way"),)
+                )
+            yield check
 
 
 def headroom(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from measuring import LEAST
-from tracing import CPU
+from tracing import CARD, CPU
 
 from pytest_vramfit.estimating import estimate
 from pytest_vramfit.estimating.run import trace
@@ -23,9 +24,37 @@ def test_a_trace_serves_its_case_with_any_capacity_and_without_its_phases(spec_o
     with_eval = replace(LEAST, phases=("eval",))
     whole = it.estimate(spec, CPU, schedule=with_eval)
     assert it.estimate(spec, CPU, schedule=with_eval).phases == whole.phases
-    assert it.estimate(spec, CPU, 2**20).memory == whole.memory
+    steps_alone = it.estimate(spec, CPU, 2**20)
+    assert (steps_alone.memory, steps_alone.phases) == (whole.memory, {})
     assert len(traced) == 1
     it.estimate(spec, CPU, schedule=replace(with_eval, eval_batch=3))
     assert len(traced) == 2
     it.estimate(spec_of(seq=9), CPU)
     assert len(traced) == 3
+
+
+def test_what_finds_room_for_its_peak_alone_may_run_out(spec_of):
+    """Between the steps' pieces: in the model it needs 2 to 4 % more than its peak."""
+    spec = spec_of(model="Qwen2.5-0.5B", rank=16, seq=512)
+    with_eval = replace(LEAST, phases=("eval",), eval_batch=5)
+    it = estimate.Estimator()
+    peak = it.estimate(spec, CARD, schedule=with_eval).phases["eval"].peak_bytes
+    for share, may_run_out in ((1.01, ("eval",)), (1.08, ())):
+        seen = it.estimate(spec, CARD, int(share * peak), with_eval).prediction
+        assert (seen.fits, seen.may_run_out) == (True, may_run_out)
+
+
+def test_nothing_follows_steps_that_ran_out(spec_of):
+    seen = estimate.Estimator().estimate(spec_of(), CARD, 2**20, replace(LEAST, phases=("eval",)))
+    assert seen.oom is not None
+    assert seen.phases == {}
+
+
+@pytest.mark.filterwarnings("ignore:Merge lora module to 8-bit linear:UserWarning")
+@pytest.mark.filterwarnings("ignore:Merge lora module to 4-bit linear:UserWarning")
+@pytest.mark.parametrize(("quant", "in_float32"), [("int8", False), ("nf4", True)])
+def test_a_merged_weight_comes_back_to_the_card_as_it_is_quantised(quant, in_float32, spec_of):
+    traced = trace(spec_of(quant=quant), CARD, ("merge",))
+    made = [one for one in traced.blocks if one.made_by.startswith("aten.empty_like")]
+    dtypes = {one.dtype for one in made if one.phase == "merge"}
+    assert ("float32" in dtypes, "float16" in dtypes) == (in_float32, not in_float32)

@@ -175,8 +175,8 @@ def test_what_follows_the_steps_has_peaks_of_its_own(estimate: Command) -> None:
     ("seq", "says"),
     [
         (4740, "fits: "),
-        (4742, "undecided: within 0.5 % of the limit"),
-        (4791, "undecided: within 0.5 % of the limit"),
+        (4742, "undecided: eval: within 0.5 % of the limit"),
+        (4791, "undecided: eval: within 0.5 % of the limit"),
         (4793, "does not fit: eval 14.6 GiB of 14.6 GiB, 101 % of the "),
     ],
 )
@@ -214,6 +214,7 @@ def test_json_has_all_that_the_answer_comes_from(estimate: Command) -> None:
         "fits": True,
         "margin": 0.005,
         "reserved_bytes": [1_299_339_136, 1_299_339_136 + 64 * MIB],
+        "may_run_out": [],
     }
     assert told["oom"] is None
 

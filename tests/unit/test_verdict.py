@@ -34,7 +34,7 @@ from samples import (
 )
 
 from pytest_vramfit.baseline import Entry
-from pytest_vramfit.measurement import Conditions, GpuTime, Measurement, median
+from pytest_vramfit.measurement import Conditions, GpuTime, Measurement, Prediction, median
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Claim, TrainSpec
 from pytest_vramfit.verdict import (
@@ -521,6 +521,26 @@ def test_phase_beyond_the_card(phase: Any, over: int, outcome: str) -> None:
     assert judged.outcome == outcome
     failed = [one.name for one in judged.checks if one.status == "fail"]
     assert failed == ([phase] if over else [])
+
+
+@pytest.mark.parametrize(("may_run_out", "status"), [((), "pass"), (("eval",), "unchecked")])
+def test_a_predicted_phase_that_may_find_no_room_is_left_open(
+    may_run_out: Any, status: str
+) -> None:
+    prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1), may_run_out=may_run_out)
+    seen = replace(with_phases(eval=20 * GIB, merge=20 * GIB), prediction=prediction)
+    judged = case(seen, claim(phases=("eval", "merge")))
+    assert (check(judged, "eval").status, check(judged, "merge").status) == (status, "pass")
+
+
+@pytest.mark.parametrize(
+    ("over", "status"),
+    [(-200 * MIB, "pass"), (-50 * MIB, "unchecked"), (50 * MIB, "unchecked"), (200 * MIB, "fail")],
+)
+def test_a_predicted_phase_is_left_open_near_the_limit(over: int, status: str) -> None:
+    prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1))
+    seen = replace(with_phases(eval=ROOM + over), prediction=prediction)
+    assert check(case(seen, claim(phases=("eval",))), "eval").status == status
 
 
 def test_phase_counts_all_where_nothing_lies_outside_an_allocator() -> None:
