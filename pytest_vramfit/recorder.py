@@ -20,6 +20,11 @@ BLOCK_BYTES = 512
 """The CUDA caching allocator's smallest block (kMinBlockSize in c10/core/AllocatorConfig.h)."""
 
 
+def block_bytes(size_bytes: int) -> int:
+    """So many bytes in whole blocks."""
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
 class CeilingReachedError(Exception):
     """More bytes came to life than the recorder was told to let live."""
 
@@ -70,7 +75,7 @@ class Recorder(TorchDispatchMode):
         """Count the tensor's storage from now on, if it is new; ``made_by``: the operation."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        size_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
+        size_bytes = block_bytes(storage.nbytes())
         if key in self._live or size_bytes == 0:
             return
         self._live.add(key)

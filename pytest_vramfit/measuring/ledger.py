@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from pytest_vramfit.events import LEDGER, Action, part_of
-from pytest_vramfit.recorder import BLOCK_BYTES, Journal
+from pytest_vramfit.recorder import Journal, block_bytes
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.step import Step
 
@@ -63,7 +63,7 @@ class _AssigningGradients:
 def _at_most(journal: Journal, vocabulary: int) -> Counter[str]:
     """The bytes of each part when most of them live."""
     sizes = {
-        number: -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        number: block_bytes(size_bytes)
         for action, number, size_bytes in journal.events
         if action is Action.ALLOCATE
     }
