@@ -15,6 +15,15 @@ class Action(IntEnum):
     MARK = 3
 
 
+BLOCK_BYTES = 512
+"""The CUDA caching allocator's smallest block (kMinBlockSize in c10/core/AllocatorConfig.h)."""
+
+
+def block_bytes(size_bytes: int) -> int:
+    """So many bytes in whole blocks."""
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
 Event = tuple[Action, int, int]
 """An action, the number of its block or mark, and the bytes of an allocation."""
 
@@ -44,7 +53,8 @@ LEDGER = (
     "workspace",
 )
 """The parts of a peak. Weights are the base's, adapters beside them; workspace is what kernels take
-for their own time, weights that are dequantised for a product among it, and what they keep.
+for their own time, weights that are dequantised for a product among it, what they keep, and the
+allocator's rounding.
 """
 
 

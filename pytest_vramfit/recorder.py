@@ -14,15 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pytest_vramfit.events import Action, Block, Event
-
-BLOCK_BYTES = 512
-"""The CUDA caching allocator's smallest block (kMinBlockSize in c10/core/AllocatorConfig.h)."""
-
-
-def block_bytes(size_bytes: int) -> int:
-    """So many bytes in whole blocks."""
-    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+from pytest_vramfit.events import Action, Block, Event, block_bytes
 
 
 class CeilingReachedError(Exception):

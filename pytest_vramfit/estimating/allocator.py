@@ -27,9 +27,9 @@ from pytest_vramfit.estimating.allocator_pools import (
 from pytest_vramfit.estimating.allocator_settings import (
     LARGEST_SMALL,
     SMALL_SEGMENT,
-    SMALLEST_BLOCK,
     AllocatorSettings,
 )
+from pytest_vramfit.events import BLOCK_BYTES
 
 _STRIDE = 2**48
 """Between the addresses of segments: more than any segment has."""
@@ -185,7 +185,7 @@ class CachingAllocator:
         """Whether the rest of a block becomes one of its own (``should_split``)."""
         rest = block.size - size
         if self._expands or block.pool is self._small:
-            return rest >= SMALLEST_BLOCK
+            return rest >= BLOCK_BYTES
         return rest > LARGEST_SMALL and size < self._oversize
 
     def _new_block(self, pool: Pool, size: int) -> Block | None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_vramfit.events import BLOCK_BYTES, block_bytes
+
 MIB = 2**20
-SMALLEST_BLOCK = 512
-"""Bytes; kMinBlockSize. Blocks are multiples of it."""
 LARGEST_SMALL = MIB
 """Bytes; kSmallSize. Requests up to it go to the small pool."""
 SMALL_SEGMENT = 2 * MIB
@@ -82,13 +82,13 @@ class AllocatorSettings:
 
     def block_bytes(self, request_bytes: int) -> int:
         """The bytes that a request needs of a block (``round_size``)."""
-        if request_bytes > SMALLEST_BLOCK:
+        if request_bytes > BLOCK_BYTES:
             interval = request_bytes.bit_length() - MIB.bit_length()
             divisions = self.roundup_divisions[min(max(interval, 0), _INTERVALS - 1)]
-            if divisions > 1 and request_bytes > SMALLEST_BLOCK * divisions:
+            if divisions > 1 and request_bytes > BLOCK_BYTES * divisions:
                 floor = 1 << (request_bytes.bit_length() - 1)
                 return _rounded(request_bytes, floor // divisions)
-        return _rounded(request_bytes, SMALLEST_BLOCK)
+        return block_bytes(request_bytes)
 
     def segment_bytes(self, block_bytes: int) -> int:
         """The bytes of a new segment for such a block (``get_allocation_size``)."""

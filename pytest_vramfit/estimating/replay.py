@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_vramfit.estimating.allocator import CachingAllocator, OutOfMemoryError
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.traced import Traced
-from pytest_vramfit.events import LEDGER, Action, part_of
+from pytest_vramfit.events import LEDGER, Action, block_bytes, part_of
 from pytest_vramfit.measurement import Peaks
 
 STEP = ("load", "forward", "backward", "optimizer")
@@ -166,20 +166,22 @@ class Replay:
 
 
 def ledger(traced: Traced, settings: AllocatorSettings, event: int) -> dict[str, int]:
-    """The allocated bytes right after an event, by part: whole blocks, so that nothing is left."""
+    """The allocated bytes right after an event, by part; what the allocator's blocks have beyond
+    their tensors, where they were not worth splitting, counts as workspace.
+    """
     allocator = CachingAllocator(settings)
-    living: set[int] = set()
+    living: dict[int, int] = {}
     for action, number, size_bytes in traced.events[: event + 1]:
         if action is Action.ALLOCATE:
             allocator.allocate(number, size_bytes)
-            living.add(number)
+            living[number] = block_bytes(size_bytes)
         elif action is Action.FREE:
             allocator.free(number)
-            living.discard(number)
+            del living[number]
         elif action is Action.EMPTY_CACHE:
             allocator.empty_cache()
     parts: Counter[str] = Counter()
-    for number in living:
-        part = part_of(traced.blocks[number], traced.vocabulary)
-        parts[part] += allocator.block_bytes(number)
+    for number, size_bytes in living.items():
+        parts[part_of(traced.blocks[number], traced.vocabulary)] += size_bytes
+    parts["workspace"] += allocator.allocated_bytes - parts.total()
     return {name: parts[name] for name in LEDGER}

@@ -149,7 +149,7 @@ class CaseRun:
             return None
         step.vary_lengths(VARIED_LENGTHS if self._spec.lengths == "varied" else FULL_LENGTH)
         try:
-            parts = take_ledger(step, self._bench.torch_device, memory.peak_allocated_bytes)
+            parts = take_ledger(step, self._bench.torch_device, memory)
         except Exception as error:
             if self._bench.out_of_memory(error, step.phase, self._step_number) is None:
                 raise

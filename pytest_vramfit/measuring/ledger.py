@@ -7,18 +7,19 @@ from itertools import accumulate
 
 import torch
 
-from pytest_vramfit.events import LEDGER, Action, part_of
-from pytest_vramfit.recorder import Journal, block_bytes
+from pytest_vramfit.events import LEDGER, Action, block_bytes, part_of
+from pytest_vramfit.measurement import Memory
+from pytest_vramfit.recorder import Journal
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.step import Step
 
 
-def take_ledger(step: Step, device: torch.device, peak_bytes: int) -> dict[str, int]:
+def take_ledger(step: Step, device: torch.device, memory: Memory) -> dict[str, int]:
     """One more step, each storage of which is followed from its making to its end.
 
-    The parts of what lives where that is most, in bytes, and as ``workspace`` the rest of
-    ``peak_bytes``, which PyTorch's operations do not show: what kernels take for their own time,
-    what libraries keep, and the allocator's rounding.
+    The parts of what lives where that is most in the phase that had the peak, in bytes, and with
+    ``workspace`` the rest of the peak, which PyTorch's operations do not show: what kernels take
+    for their own time, what libraries keep, and the allocator's rounding.
     """
     journal = Journal(device.type)
     journal.follow(step)
@@ -33,15 +34,17 @@ def take_ledger(step: Step, device: torch.device, peak_bytes: int) -> dict[str, 
             journal.assign(part, (tensor,))
     with journal:
         step.run(_AssigningGradients(journal, step))
-    parts = _at_most(journal, step.vocabulary)
-    rest = peak_bytes - sum(parts.values())
+    passes = {name: peak for name, peak in memory.phases.items() if name != "load"}
+    parts = _at_most(journal, max(passes, key=passes.__getitem__), step.vocabulary)
+    rest = memory.peak_allocated_bytes - parts.total()
     # with gradients of several micro-batches a journal sees more than there is without it: autograd
     # adds them in place only where nobody looks on
     for part in ("gradients", "activations"):
         surplus = min(parts[part], max(0, -rest))
         parts[part] -= surplus
         rest += surplus
-    return {**{name: parts[name] for name in LEDGER}, "workspace": max(0, rest)}
+    parts["workspace"] += rest
+    return {name: parts[name] for name in LEDGER}
 
 
 class _AssigningGradients:
@@ -60,8 +63,8 @@ class _AssigningGradients:
         return 0
 
 
-def _at_most(journal: Journal, vocabulary: int) -> Counter[str]:
-    """The bytes of each part when most of them live."""
+def _at_most(journal: Journal, phase: str, vocabulary: int) -> Counter[str]:
+    """The bytes of each part when most of them live in that phase."""
     sizes = {
         number: block_bytes(size_bytes)
         for action, number, size_bytes in journal.events
@@ -72,7 +75,12 @@ def _at_most(journal: Journal, vocabulary: int) -> Counter[str]:
         for action, number, _ in journal.events
     )
     totals = list(accumulate(changes))
-    until = totals.index(max(totals)) + 1
+    in_phase = (
+        index
+        for index, (action, number, _) in enumerate(journal.events)
+        if action is Action.ALLOCATE and journal.blocks[number].phase == phase
+    )
+    until = max(in_phase, key=totals.__getitem__) + 1
     gone = {number for action, number, _ in journal.events[:until] if action is Action.FREE}
     parts: Counter[str] = Counter()
     for action, number, _ in journal.events[:until]:

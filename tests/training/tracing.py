@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from pytest_vramfit.estimating.target import Target
-from pytest_vramfit.events import Action
+from pytest_vramfit.events import Action, block_bytes
 from pytest_vramfit.measuring.cpu import CpuBench
-from pytest_vramfit.recorder import BLOCK_BYTES
 from pytest_vramfit.training import adapters, model
 from pytest_vramfit.training.step import Step
 
@@ -53,10 +52,6 @@ def described(results):
         (tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else one
         for one in every
     ]
-
-
-def block_bytes(size_bytes):
-    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def living(events):
