@@ -9,7 +9,7 @@ from typing import Literal
 from pytest_vramfit.advisor import advised
 from pytest_vramfit.baseline import Entry, Store
 from pytest_vramfit.estimating.target import Target, target_of
-from pytest_vramfit.measurement import Engine, Measurement
+from pytest_vramfit.measurement import Device, Engine, Measurement
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict import (
@@ -160,7 +160,7 @@ class Gate:
         match = None
         if self.baselines is not None:
             match = self.baselines.find(
-                device=measurement.device.name,
+                device=measurement.device.baseline_name,
                 engine=self.engine,
                 nodeid=nodeid,
                 digest=claim.spec.digest,
@@ -207,11 +207,13 @@ class Gate:
         on_progress: OnProgress,
         capacity_bytes: int | None = None,
     ) -> Measured | NotMeasured:
+        target = _target(claim.limits)
         request = Request(
             spec=claim.spec,
             schedule=claim.schedule,
             capacity_bytes=capacity_bytes,
-            target=_target(claim.limits) if self.engine == "estimate" else None,
+            target=target if self.engine == "estimate" else None,
+            card=_device(target, claim.limits) if target and self.engine == "gpu" else None,
         )
         reply = worker.measure(request, on_progress)
         if self.isolate:
@@ -219,10 +221,20 @@ class Gate:
         return reply
 
 
-def _target(limits: Limits) -> Target:
-    """The card that an estimate is for."""
-    assert limits.card_bytes is not None
-    return target_of(limits.card, limits.card_bytes)
+def _target(limits: Limits) -> Target | None:
+    """The card that the claim names."""
+    return None if limits.card_bytes is None else target_of(limits.card, limits.card_bytes)
+
+
+def _device(card: Target, limits: Limits) -> Device:
+    """What a GPU passes for that emulates the card."""
+    return Device(
+        name=card.name,
+        total_bytes=card.total_bytes,
+        reserved_bytes=card.reserved_bytes,
+        held_bytes=0,
+        overflow=limits.overflow,
+    )
 
 
 def _steps_of(claim: Claim) -> Claim:

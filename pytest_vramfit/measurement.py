@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pytest_vramfit.spec import Phase
+from pytest_vramfit.spec import Overflow, Phase
 
 Engine = Literal["gpu", "cpu", "estimate"]
 
@@ -43,6 +43,17 @@ class Device:
     held_change: HeldChange | None = None
     """The largest change of that during the case; None where none was seen."""
     driver: str | None = None
+    emulated_on: str | None = None
+    """The GPU that passes for this card, where it is another."""
+    overflow: Overflow | None = None
+    """What the emulated card does when it is full."""
+
+    @property
+    def baseline_name(self) -> str:
+        """What figures of it may be compared by."""
+        if self.emulated_on is None:
+            return self.name
+        return f"{self.name} ({self.overflow}) emulated on {self.emulated_on}"
 
     @property
     def usable_bytes(self) -> int:
@@ -85,6 +96,10 @@ class Memory:
     any other figure here."""
     ledger: Mapping[str, int] | None = None
     """The parts of the peak allocated, which sum to it."""
+    host_growth_bytes: int | None = None
+    """How much more host memory the process had after the timed steps than before the case."""
+    served_from_host_bytes: int | None = None
+    """What an emulated card with ``overflow="spill"`` had in host memory, by its own account."""
 
     @property
     def phases(self) -> dict[str, int]:
@@ -124,6 +139,12 @@ class Conditions:
     """Millijoules that the GPU took over the timed steps."""
     energy_from: Literal["counter", "samples", "power limit"] | None = None
     """The GPU's own counter, samples of the power it drew, or its power limit: an upper bound."""
+    pcie_bytes: int | None = None
+    """Over the bus to and from the GPU in the timed steps."""
+    gpu_busy_percent: int | None = None
+    """Of the time just before the end of the timed steps, as NVML counts it."""
+    memory_busy_percent: int | None = None
+    """The same of the card's memory."""
     sm_clock_mhz: int | None = None
     """The median right after each timed step."""
     temperature_c: int | None = None
@@ -132,6 +153,19 @@ class Conditions:
     """For how long the clocks were held down during the timed and profiled steps, by reason."""
     others_cpu_share: float | None = None
     """The share of the machine's processors that other processes took."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Residency:
+    """Where the allocator's segments were after the timed steps, by how fast they could be read."""
+
+    off_card_bytes: int
+    uncertainty_bytes: int
+    segments: int
+    card_bytes_per_s: int
+    """Reading what is on the card."""
+    host_bytes_per_s: int
+    """Reading host memory over the bus."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,13 +273,15 @@ class Measurement:
     gpu: GpuTime | None
     """None where it could not be measured."""
     conditions: Conditions | None
+    residency: Residency | None = None
+    """None where it could not be looked at."""
     phases: Mapping[str, PhasePeak]
     """What followed the training steps: ``eval``, ``save``, ``merge``, as far as it was asked for
     and begun."""
     stages_ns: Mapping[str, int]
     """Where the case's time went: worker start (waiting for its imports), waiting (for a GPU that
     another process had), open (the device, in a worker's first case), build, warm-up, timed,
-    proof, profiled, phases, clean-up."""
+    residency, proof, profiled, phases, clean-up."""
     prediction: Prediction | None = None
     """Of an estimate, whose times and evidence are missing."""
     environment: Mapping[str, str]
@@ -276,7 +312,7 @@ class Measurement:
         """The inverse of :meth:`to_json`, also after a pass through JSON text."""
         memory, oom, evidence = values["memory"], values["oom"], values["evidence"]
         gpu, conditions = values["gpu"], values["conditions"]
-        prediction = values["prediction"]
+        prediction, residency = values["prediction"], values["residency"]
         return cls(
             device=_device(values["device"]),
             memory=Memory(**_tuples(memory)) if memory else None,
@@ -285,6 +321,7 @@ class Measurement:
             step_ns=tuple(values["step_ns"]),
             gpu=GpuTime(**_tuples(gpu)) if gpu else None,
             conditions=Conditions(**conditions) if conditions else None,
+            residency=Residency(**residency) if residency else None,
             phases={
                 name: PhasePeak(
                     peak_bytes=one["peak_bytes"],

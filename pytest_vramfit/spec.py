@@ -18,6 +18,8 @@ from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Phase = Literal["eval", "save", "merge"]
+Overflow = Literal["oom", "spill"]
+"""What an emulated card does when it is full: refuse, or serve from host memory as Windows does."""
 PHASES: tuple[Phase, ...] = ("eval", "save", "merge")
 """What may follow the training steps, in this order."""
 CHECKS = (
@@ -164,6 +166,8 @@ class Limits:
     """The memory to judge by; None for the device's own."""
     card: str | None = None
     """The catalogue's name of the card with that memory, where it has one."""
+    overflow: Overflow = "oom"
+    """What that card does when it is full, where a larger GPU passes for it."""
     headroom: Headroom = NO_HEADROOM
     max_step_ns: int | None = None
     step_ratio: float | None = 1.25
@@ -180,6 +184,7 @@ class Limits:
         return {
             "card_bytes": self.card_bytes,
             "card": self.card,
+            "overflow": self.overflow,
             "headroom": {"share": self.headroom.share, "size_bytes": self.headroom.size_bytes},
             "max_step_ns": self.max_step_ns,
             "step_ratio": self.step_ratio,

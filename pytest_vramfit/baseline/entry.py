@@ -93,7 +93,7 @@ class Entry:
         return cls(
             nodeid=nodeid,
             engine=engine,
-            device=first.device.name,
+            device=first.device.baseline_name,
             digest=spec.digest,
             spec=spec.to_json(),
             # a process that ran many cases packs its blocks a little worse than a fresh one

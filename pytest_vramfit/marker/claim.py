@@ -51,11 +51,15 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
     if "model" not in merged:
         raise MarkerError("fits_vram needs a model, such as fits_vram(model='Qwen2.5-7B')")
     card_bytes, card = merged.get("card") or (None, None)
+    overflow = merged.get("overflow", "oom")
+    if overflow == "spill":
+        _check_spill(merged)
     return Claim(
         spec=_spec(merged, _last(layers), rootdir),
         limits=Limits(
             card_bytes=card_bytes,
             card=card,
+            overflow=overflow,
             headroom=merged.get("headroom", NO_HEADROOM),
             max_step_ns=merged.get("max_step"),
             require=frozenset(merged.get("require") or ()),
@@ -69,6 +73,21 @@ def read_claim(layers: Sequence[Mapping[str, object]], *, rootdir: Path) -> Clai
             eval_batch=merged.get("eval_batch", 8),
         ),
     )
+
+
+def _check_spill(merged: Mapping[str, Any]) -> None:
+    """Raise MarkerError where no card is to be emulated that could overflow, or it could not."""
+    if merged.get("card") is None:
+        raise MarkerError(
+            "fits_vram: overflow='spill' needs the card that is to overflow: "
+            "card='RTX 5070 Ti' in the marker, or --vramfit-card"
+        )
+    settings = merged.get("alloc_conf") or ""
+    if "expandable_segments" in settings:
+        raise MarkerError(
+            f"fits_vram: overflow='spill' does not go with alloc_conf={settings!r}: such segments "
+            "cannot be served from host memory"
+        )
 
 
 def _drop_displaced(merged: dict[str, Any], layers: Sequence[Mapping[str, object]]) -> None:

@@ -166,11 +166,7 @@ KEYWORDS: dict[str, Keyword] = {
     "step": Keyword(read=values.text("a text"), built=_is(None), part="own training steps"),
     "step_args": Keyword(read=lambda value: value, built=_is(None), part="own training steps"),
     "card": Keyword(read=values.optional(card)),
-    "overflow": Keyword(
-        read=values.choice("oom", "spill"),
-        built=_is("oom"),
-        part="emulation of the driver's fallback",
-    ),
+    "overflow": Keyword(read=values.choice("oom", "spill")),
     "headroom": Keyword(read=Headroom.parse),
     "step_ratio": Keyword(read=_RATIO),
     "gpu_ratio": Keyword(read=_RATIO),

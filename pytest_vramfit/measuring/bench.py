@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
-from pytest_vramfit.measurement import Device, OutOfMemory
+from pytest_vramfit.measurement import Device, OutOfMemory, Residency
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 
@@ -19,8 +19,10 @@ class Bench(Protocol):
     torch_device: torch.device
     device: Device
 
-    def begin(self, capacity_bytes: int | None) -> None:
-        """Get ready for a case that may take ``capacity_bytes`` (None: all there is)."""
+    def begin(self, capacity_bytes: int | None, card: Device | None = None) -> None:
+        """Get ready for a case that may take ``capacity_bytes`` (None: all there is), on a device
+        that passes for ``card``. Raises UnsupportedError where it cannot.
+        """
 
     def check(self, spec: TrainSpec, schedule: Schedule, outline: PreTrainedModel) -> None:
         """Raise UnsupportedError where the case is too large to be tried here."""
@@ -48,6 +50,17 @@ class Bench(Protocol):
 
     def outside_allocator_bytes(self) -> int | None:
         """The bytes on the device beside the allocator's; None where it has no such thing."""
+
+    def host_growth_bytes(self) -> int | None:
+        """How much more host memory this process has than when the case began; None where that is
+        where the case itself runs.
+        """
+
+    def served_from_host_bytes(self) -> int | None:
+        """What an emulated card has in host memory now; None where none is emulated so."""
+
+    def residency(self) -> Residency | None:
+        """How much of the allocator's memory is not on the device, if that can be told."""
 
     def allocator_retries(self) -> int | None:
         """How often the allocator had to flush its cache in this case."""

@@ -20,6 +20,7 @@ from pytest_vramfit.measurement import (
     Memory,
     Peaks,
     PhasePeak,
+    Residency,
     UnsupportedError,
     median,
 )
@@ -62,6 +63,7 @@ class CaseRun:
         self._step_ns: list[int] = []
         self._gpu: GpuTime | None = None
         self._conditions: Conditions | None = None
+        self._residency: Residency | None = None
         self._phases: dict[str, PhasePeak] = {}
 
     def measure(self) -> Measurement:
@@ -93,6 +95,7 @@ class CaseRun:
             step_ns=tuple(self._step_ns),
             gpu=self._gpu,
             conditions=self._conditions,
+            residency=self._residency,
             phases=self._phases,
             stages_ns=self._stages_ns,
             environment={**self._bench.environment(), **versions()},
@@ -129,7 +132,11 @@ class CaseRun:
             outside_allocator_bytes=bench.outside_allocator_bytes(),
             allocator_retries=bench.allocator_retries(),
             managed_bytes=step.managed_bytes,
+            host_growth_bytes=bench.host_growth_bytes(),
+            served_from_host_bytes=bench.served_from_host_bytes(),
         )
+        with self._stage("residency", 1):
+            self._residency = bench.residency()
         with self._stage("proof", 1):
             evidence = proof.evidence()
             memory = replace(memory, ledger=self._ledger(step, memory))

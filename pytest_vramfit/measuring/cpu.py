@@ -53,7 +53,7 @@ class CpuBench:
         )
         self._recorder = Recorder("cpu")
 
-    def begin(self, capacity_bytes: int | None) -> None:
+    def begin(self, capacity_bytes: int | None, card: Device | None = None) -> None:
         """Start a recorder; the step counts nothing before it."""
         self._ceiling = int(host.available_bytes() * _SHARE_OF_AVAILABLE)
         self._recorder = Recorder("cpu", ceiling_bytes=self._ceiling)
@@ -120,6 +120,15 @@ class CpuBench:
         """None, as above."""
 
     def outside_allocator_bytes(self) -> None:
+        """None, as above."""
+
+    def host_growth_bytes(self) -> None:
+        """None: the case is in it."""
+
+    def served_from_host_bytes(self) -> None:
+        """None, as above."""
+
+    def residency(self) -> None:
         """None, as above."""
 
     def allocator_retries(self) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from pytest_vramfit.measurement import Device, OutOfMemory, UnsupportedError
-from pytest_vramfit.measuring import driver, nvml, profiler
+from pytest_vramfit.measurement import Device, OutOfMemory, Residency, UnsupportedError
+from pytest_vramfit.measuring import driver, host, nvml, profiler, residency
 from pytest_vramfit.measuring.driver import Visible
 from pytest_vramfit.measuring.oom import is_out_of_memory
 from pytest_vramfit.measuring.others import Others
 from pytest_vramfit.measuring.watch import Watch
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.training.model import forget_tables
+from pytest_vramfit.virtual_card.card import VirtualCard
 
 _SETTLE_S = 0.5
 """A process that ends gives back its memory in less."""
@@ -39,6 +40,16 @@ def choose(number: int) -> Visible:
     return alike[number % len(alike)]
 
 
+def _emulated(card: Device, gpu: Device) -> Device:
+    """The GPU as that card. Raises UnsupportedError where it has not as much memory."""
+    if card.usable_bytes > gpu.usable_bytes:
+        raise UnsupportedError(
+            f"{card.name} has {card.usable_bytes / 2**20:,.0f} MiB for a process, this {gpu.name} "
+            f"only {gpu.usable_bytes / 2**20:,.0f}: a card can be emulated on a larger GPU only"
+        )
+    return replace(card, driver=gpu.driver, emulated_on=gpu.name)
+
+
 class CudaBench:
     """One GPU, which this process must have a lease of. Raises UnsupportedError."""
 
@@ -51,7 +62,7 @@ class CudaBench:
             card = self._settled() if after_others else self._gpu.card()
         except nvml.NvmlUnavailableError as error:
             raise UnsupportedError(f"no usable GPU: {error}") from error
-        self.device = Device(
+        self.device = self._whole = Device(
             name=card.name,
             total_bytes=card.total_bytes,
             reserved_bytes=card.reserved_bytes,
@@ -59,6 +70,9 @@ class CudaBench:
             driver=card.driver,
         )
         self._used_at_end: int | None = None
+        self._process_bytes_before = 0
+        self._capacity_bytes: int | None = None
+        self._virtual_card: VirtualCard | None = None
         self._refused: tuple[int, int] | None = None
         self._retries_before = 0
         self._peak_reserved = 0
@@ -67,16 +81,27 @@ class CudaBench:
         self._others = Others(self._gpu, torch.cuda.memory_reserved)
         torch._C._cuda_attach_out_of_memory_observer(self._observe)  # type: ignore[attr-defined]
 
-    def begin(self, capacity_bytes: int | None) -> None:
+    def begin(self, capacity_bytes: int | None, card: Device | None = None) -> None:
         """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""
+        used_bytes = self._gpu.card().used_bytes
         if self._used_at_end is not None:  # what changed since then is others'
-            change = self._gpu.card().used_bytes - self._used_at_end
-            held = max(0, self.device.held_bytes + change)
-            self.device = replace(self.device, held_bytes=held, held_change=None)
+            held = max(0, self._whole.held_bytes + used_bytes - self._used_at_end)
+            self._whole = replace(self._whole, held_bytes=held)
+        self.device = self._whole
+        spills = card is not None and card.overflow == "spill"
+        if card is not None and (spills or card.total_bytes != self.device.total_bytes):
+            self.device = _emulated(card, self._whole)
+            room = max(0, self.device.usable_bytes - (used_bytes - self._whole.held_bytes))
+            capacity_bytes = room if capacity_bytes is None else min(capacity_bytes, room)
+        self._capacity_bytes = capacity_bytes
+        self._virtual_card = self._overflowing(capacity_bytes) if spills else None
+        self._process_bytes_before = host.process_bytes()
         self._others.begin()
         _, torch_total = torch.cuda.mem_get_info()
-        share = 1.0 if capacity_bytes is None else min(1.0, capacity_bytes / torch_total)
-        torch.cuda.set_per_process_memory_fraction(share)
+        bound = torch_total
+        if capacity_bytes is not None and self._virtual_card is None:
+            bound = min(bound, capacity_bytes)
+        torch.cuda.set_per_process_memory_fraction(bound / torch_total)
         self._reset_peaks()
         self._refused = None
         self._retries_before = self._statistic("num_alloc_retries")
@@ -119,8 +144,24 @@ class CudaBench:
     def outside_allocator_bytes(self) -> int:
         """Used on the card, less what others held and what the allocator holds."""
         self._look("in the timed steps", loading=False)
-        held = self.device.held_bytes + self._others.change_now_bytes
-        return self._gpu.card().used_bytes - held - torch.cuda.memory_reserved()
+        held = self._whole.held_bytes + self._others.change_now_bytes
+        on_host = self.served_from_host_bytes() or 0
+        return self._gpu.card().used_bytes - held - (torch.cuda.memory_reserved() - on_host)
+
+    def host_growth_bytes(self) -> int:
+        """By what the operating system has in memory for this process."""
+        return host.process_bytes() - self._process_bytes_before
+
+    def served_from_host_bytes(self) -> int | None:
+        """By the virtual card's own account."""
+        return None if self._virtual_card is None else self._virtual_card.host_bytes
+
+    def residency(self) -> Residency | None:
+        """None also where looking did not find room."""
+        try:
+            return residency.look(self.torch_device)
+        except torch.OutOfMemoryError:
+            return None
 
     def allocator_retries(self) -> int:
         """Failed cudaMallocs that were followed by a flush of the cache, in this case."""
@@ -157,7 +198,7 @@ class CudaBench:
 
     def environment(self) -> dict[str, str]:
         """The GPU as NVML tells of it, CUDA, and the allocator's settings."""
-        found = {"device": self.device.name, **self._gpu.environment()}
+        found = {"device": self.device.baseline_name, **self._gpu.environment()}
         if torch.version.cuda:
             found["cuda"] = torch.version.cuda
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
@@ -181,12 +222,35 @@ class CudaBench:
         self._peak_reserved = 0
 
     def _observe(self, device: int, requested: int, allocated: int, free: int) -> None:
+        if self._capacity_bytes is not None:
+            free = min(free, max(0, self._capacity_bytes - torch.cuda.memory_reserved()))
         self._refused = (requested, free)
         self._look("before memory ran out", loading=True)
 
     def _look(self, when: str, *, loading: bool) -> None:
         self._others.look(when, loading=loading)
-        self.device = replace(self.device, held_change=self._others.change)
+        if self.device.emulated_on is None:  # of a larger GPU others may take the rest
+            self.device = replace(self.device, held_change=self._others.change)
+
+    @staticmethod
+    def _overflowing(budget_bytes: int | None) -> VirtualCard:
+        """What serves this process's allocations, told what it may have."""
+        assert budget_bytes is not None
+        try:
+            card = VirtualCard()
+        except OSError as error:
+            raise UnsupportedError(f'overflow="spill": {error}') from error
+        card.allow(budget_bytes)
+        before = card.device_bytes + card.host_bytes
+        asked = torch.empty(1, device="cuda")
+        if card.device_bytes + card.host_bytes == before:
+            raise UnsupportedError(
+                'overflow="spill": this PyTorch has CUDA\'s runtime linked in, so that its '
+                "allocations cannot be served from elsewhere"
+            )
+        del asked
+        torch.cuda.empty_cache()
+        return card
 
     def _settled(self) -> nvml.Card:
         """What is used when no more is given back: a process's memory is freed after its locks."""

@@ -30,6 +30,12 @@ def memory_bytes() -> int:
         return total
 
 
+def process_bytes() -> int:
+    """What this process has in memory."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident
+
+
 def available_bytes() -> int:
     """What a new process can have without pushing others out."""
     available: int = psutil.virtual_memory().available

@@ -52,6 +52,12 @@ class Counters:
     temperature_c: int | None
     throttled_ns: Mapping[str, int]
     """Time for which the clocks were held down since the driver was loaded, by reason."""
+    pcie_bytes: int | None
+    """Over the bus, both ways, since the driver was loaded."""
+    gpu_busy_percent: int | None
+    """Of NVML's last period, up to a second: the time with a kernel."""
+    memory_busy_percent: int | None
+    """The time in which memory was read or written."""
 
 
 _THROTTLES = {
@@ -60,6 +66,12 @@ _THROTTLES = {
     "software thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
     "hardware thermal": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
     "power brake": "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+}
+
+
+_PCIE = {
+    "sent": "NVML_FI_DEV_PCIE_COUNT_TX_BYTES",
+    "received": "NVML_FI_DEV_PCIE_COUNT_RX_BYTES",
 }
 
 
@@ -98,6 +110,8 @@ class Gpu:
     def counters(self) -> Counters:
         """Read all counters now; takes about a millisecond."""
         nvml, handle, whole = self._nvml, self._handle, self._whole
+        pcie = self._fields(_PCIE)
+        busy = self._try(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return Counters(
             # not of the whole of a slice: others may work on the rest
             energy_mj=self._try(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
@@ -106,7 +120,10 @@ class Gpu:
             temperature_c=self._try(
                 lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)
             ),
-            throttled_ns=self._throttled(),
+            throttled_ns=self._fields(_THROTTLES),
+            pcie_bytes=sum(pcie.values()) if len(pcie) == len(_PCIE) else None,
+            gpu_busy_percent=busy.gpu if busy else None,
+            memory_busy_percent=busy.memory if busy else None,
         )
 
     def power_limit_mw(self) -> int | None:
@@ -139,9 +156,10 @@ class Gpu:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _throttled(self) -> dict[str, int]:
+    def _fields(self, fields: Mapping[str, str]) -> dict[str, int]:
+        """Of the fields, under their names here, those that this driver has."""
         nvml = self._nvml
-        ids = {name: getattr(nvml, field, None) for name, field in _THROTTLES.items()}
+        ids = {name: getattr(nvml, field, None) for name, field in fields.items()}
         known = {name: one for name, one in ids.items() if one is not None}
         read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(self._whole, list(known.values())))
         return {

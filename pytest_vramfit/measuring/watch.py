@@ -49,6 +49,13 @@ class Watch:
         return Conditions(
             energy_mj=energy_mj,
             energy_from=energy_from,
+            pcie_bytes=(
+                None
+                if first.pcie_bytes is None or last.pcie_bytes is None
+                else last.pcie_bytes - first.pcie_bytes
+            ),
+            gpu_busy_percent=last.gpu_busy_percent,
+            memory_busy_percent=last.memory_busy_percent,
             sm_clock_mhz=median(clocks) if clocks else None,
             temperature_c=last.temperature_c,
             throttled_ns={

@@ -84,11 +84,6 @@ class Cases:
             claim = read_claim([default, *layers.of(item), keywords], rootdir=self._config.rootpath)
         except MarkerError as error:
             raise CouldNotMeasureError(str(error)) from None
-        if claim.limits.card_bytes is not None and self._settings.engine == "gpu":
-            raise CouldNotMeasureError(
-                "fits_vram: card with --gpu asks for the emulation of a card, which is not built "
-                "yet"
-            )
         if claim.limits.card_bytes is None and self._settings.engine == "estimate":
             raise CouldNotMeasureError(
                 "fits_vram: an estimate needs a card: card='RTX 5070 Ti' in the marker, or "

@@ -135,7 +135,7 @@ def read(config: pytest.Config) -> Settings:
         if value:
             raise pytest.UsageError(f"{source} is not built yet")
     engine = _engine(config)
-    card, card_option = _card(config, engine)
+    card, card_option = _card(config)
     update, against = _update(config), _against(config)
     if engine is None and (update or against):
         option = f"--vramfit-{_UPDATES[update]}" if update else "--vramfit-against"
@@ -184,7 +184,7 @@ def _has_gpu() -> bool:
         return False
 
 
-def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str]:
+def _card(config: pytest.Config) -> tuple[str | None, str]:
     """The default card, and the command line's part in it."""
     card, source = _given(config, "card")
     if not card:
@@ -195,11 +195,6 @@ def _card(config: pytest.Config, engine: Engine | None) -> tuple[str | None, str
         card_bytes(card)
     except ValueError as error:
         raise pytest.UsageError(f"{source}={card} must be {error}") from None
-    if engine == "gpu":
-        raise pytest.UsageError(
-            f"{source} with --gpu asks for the emulation of a card, which is not built yet; "
-            "without it the device's own memory is judged by"
-        )
     if not source.startswith("-"):
         return card, ""
     return card, f' {source}="{card}"' if " " in card else f" {source}={card}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_vramfit.reporting import advice, figures, words
 from pytest_vramfit.spec import Claim
-from pytest_vramfit.verdict import Case, Check
+from pytest_vramfit.verdict import Case, Check, witnesses
 from pytest_vramfit.worker.protocol import NotMeasured
 
 _MARKS = {"pass": "pass", "fail": "FAIL"}
@@ -30,6 +30,7 @@ def lines(case: Case) -> Iterator[str]:
             names.append(words.check_name(check.name))
     for reason, names in unchecked.items():
         yield f"  --    {'unchecked':<{_NAME_WIDTH}} {', '.join(names)}: {reason}"
+    yield from _witnesses(case)
     memory = case.measurement.memory
     if memory is not None:
         peaks = {**memory.phases, **case.phase_peaks}
@@ -40,6 +41,20 @@ def lines(case: Case) -> Iterator[str]:
             listed = ", ".join(f"{name} {figures.size(value)}" for name, value in parts if value)
             yield f"  {'of the peak':<{_NAME_WIDTH + 6}} {listed}"
     yield from _advice(case)
+
+
+def _witnesses(case: Case) -> Iterator[str]:
+    """What each saw, where one saw memory off the card and the check failed, or they disagree."""
+    seen = list(witnesses(case.claim, case.measurement))
+    judged_on = all(one.saw != "off" for one in seen if one.name in {"accounting", "residency"})
+    if judged_on:
+        return
+    label = "memory off the card"
+    for one in seen:
+        mark = {"off": "yes", "on": "no", "nothing": "--"}[one.saw]
+        name = f"{mark:<4} {one.name.replace('_', ' ')}"
+        yield f"  {label:<{_NAME_WIDTH + 6}} {name:<{_NAME_WIDTH}} {words.witness(one)}"
+        label = ""
 
 
 def _advice(case: Case) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pytest_vramfit.estimating.advice import Advice
 from pytest_vramfit.measurement import Engine
 from pytest_vramfit.reporting import advice, words
 from pytest_vramfit.spec import Claim
-from pytest_vramfit.verdict import Case
+from pytest_vramfit.verdict import Case, witnesses
 from pytest_vramfit.worker.protocol import NotMeasured
 
 SCHEMA = "pytest-vramfit/results/1"
@@ -44,7 +44,7 @@ def row(case: Case, *, judged: bool) -> Row:
         "against": _against(case.against),
         "conditions": asdict(measurement.conditions) if measurement.conditions else None,
         "throttled": list(case.throttled),
-        "spill": None,
+        "spill": _spill(case),
         "prediction": asdict(measurement.prediction) if measurement.prediction else None,
         "evidence": asdict(measurement.evidence) if measurement.evidence else None,
         "checks": [
@@ -161,6 +161,36 @@ def _advice(given: Advice | None) -> list[Row] | None:
     ]
 
 
+def _spill(case: Case) -> Row | None:
+    """What is known of memory off the card; None where nobody could look."""
+    seen = list(witnesses(case.claim, case.measurement))
+    if not seen:
+        return None
+    residency, memory = case.measurement.residency, case.measurement.memory
+    assert memory is not None
+    return {
+        "spilled_bytes": residency.off_card_bytes if residency else None,
+        "uncertainty_bytes": residency.uncertainty_bytes if residency else None,
+        "served_from_host_bytes": memory.served_from_host_bytes,
+        "witnesses": [
+            {
+                "name": one.name,
+                "off_card": {"off": True, "on": False, "nothing": None}[one.saw],
+                "says": words.witness(one),
+            }
+            for one in seen
+        ],
+    }
+
+
+def _resident_bytes(case: Case) -> int | None:
+    """Of what the allocator reserves, as much as is on the card."""
+    memory, residency = case.measurement.memory, case.measurement.residency
+    if memory is None or memory.peak_reserved_bytes is None or residency is None:
+        return None
+    return memory.peak_reserved_bytes - residency.off_card_bytes
+
+
 def _memory(case: Case) -> Row | None:
     memory = case.measurement.memory
     if memory is None:
@@ -169,7 +199,7 @@ def _memory(case: Case) -> Row | None:
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "first_step_peak_allocated_bytes": memory.first_step_peak_allocated_bytes,
-        "resident_bytes": None,
+        "resident_bytes": _resident_bytes(case),
         "outside_allocator_bytes": memory.outside_allocator_bytes,
         "managed_bytes": memory.managed_bytes,
         "allocator_retries": memory.allocator_retries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_vramfit.measurement import HeldChange, Measurement, OutOfMemory
 from pytest_vramfit.reporting import figures
 from pytest_vramfit.spec import PHASES, TrainSpec
-from pytest_vramfit.verdict import Case, Check, Finding
+from pytest_vramfit.verdict import Case, Check, Finding, Witness
 
 _METHODS = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 _CHECKS = {"no_oom": "no OOM", "peak_within_vram": "peak within VRAM", "gpu_time": "GPU time"}
@@ -15,7 +15,8 @@ _FINDINGS = {
     "nothing_ran": "an estimate: nothing ran",
     "too_close": "within {0} of the limit, as near as predictions go: only the card itself tells",
     "phase_before_ran_out": "the phase before ran out of memory",
-    "not_built": "not built yet",
+    "no_card": "no card under the cpu engine",
+    "cannot_look": "where the memory lies could not be told by reading it",
     "may_be_off_card": "may be off the card: under {0} the driver serves from host memory what "
     "does not fit; set NVIDIA's 'CUDA - Sysmem Fallback Policy' to 'Prefer No Sysmem Fallback'",
     "may_be_off_card_in_wsl": "may be off the card: under {0} the driver serves from host memory "
@@ -71,6 +72,23 @@ _FINDINGS = {
 {some} the first and how many more, {all} all, {changes} names with their old and new values."""
 
 
+_WITNESSES = {
+    ("accounting", "off"): "the allocator and what is beside it had {bytes} more than the card",
+    ("accounting", "on"): "all that the allocator and what is beside it had fits the card",
+    ("residency", "off"): "{bytes} are off the card (within {bytes1}): what is there is read at "
+    "{2} GB/s, what is on the card at {3}",
+    ("residency", "on"): "all of the allocator's memory is read at the card's own speed, {3} GB/s, "
+    "not at the bus', {2}",
+    ("pcie", "off"): "{bytes} went over PCIe in a step",
+    ("pcie", "on"): "{bytes} went over PCIe in a step",
+    ("utilisation", "off"): "the GPU was busy {0} % of the time, its memory {1} %: it waited",
+    ("utilisation", "on"): "the GPU was busy {0} % of the time, its memory {1} %",
+    ("retries", "off"): "the allocator had to give back its cache {0} times",
+    ("retries", "on"): "the allocator never had to give back its cache",
+    ("host_memory", "off"): "the process grew by {bytes} of host memory",
+    ("host_memory", "on"): "the process grew by {bytes} of host memory",
+}
+
 WORTH_NAMING_BYTES = 100 * 2**20
 """A driver without any process holds a few MiB."""
 
@@ -125,6 +143,12 @@ def title(case: Case) -> str:
     total = figures.size(case.card.total_bytes)
     if case.engine == "estimate":
         return f"{config(case.claim.spec)} predicted for {case.card.name} ({total})"
+    if case.card.emulated:
+        device = case.measurement.device
+        return (
+            f"{config(case.claim.spec)} on {case.card.name} ({total}), its memory emulated on "
+            f"{device.emulated_on}"
+        )
     if case.claim.limits.card_bytes is not None:
         return f"{config(case.claim.spec)} for a card of {total}, on {case.card.name}"
     return f"{config(case.claim.spec)} on {case.card.name} ({total}{held(case.card.held_bytes)})"
@@ -149,6 +173,17 @@ def _others(change: HeldChange) -> str:
     return f"others {did} {figures.size(abs(change.bytes))} of the GPU {change.when}"
 
 
+def witness(one: Witness) -> str:
+    """What a witness of memory off the card saw, or that it could not look."""
+    names = one.finding.names
+    if one.saw == "nothing":
+        return "could not look"
+    sizes = [figures.size(int(name)) for name in names if name.lstrip("-").isdigit()]
+    return _WITNESSES[one.name, one.saw].format(
+        *names, bytes=sizes[0], bytes1=sizes[1] if sizes[1:] else ""
+    )
+
+
 def check_name(name: str) -> str:
     """The name of a check in words."""
     return _CHECKS.get(name, name.replace("_", " "))
@@ -161,6 +196,8 @@ def figure(check: Check) -> str:
         return ""
     if check.ran_out:
         return f"{figures.size(value)} asked for, {figures.size(limit)} free"
+    if check.name == "resident":
+        return f"{figures.size(value)} off the card" if value else "all on the card"
     if check.name == "steady":
         return f"{figures.size(value)} more" if value > 0 else "no growth"
     if check.unit == "count":

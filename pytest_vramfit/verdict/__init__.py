@@ -9,6 +9,7 @@ from pytest_vramfit.verdict.checks import (
 )
 from pytest_vramfit.verdict.memory import capacity_to_try, contamination
 from pytest_vramfit.verdict.regression import LOADED_SHARE, regressions
+from pytest_vramfit.verdict.witnesses import Witness, witnesses
 
 __all__ = [
     "LOADED_SHARE",
@@ -17,10 +18,12 @@ __all__ = [
     "Check",
     "Finding",
     "Reference",
+    "Witness",
     "capacity_to_try",
     "contamination",
     "in_doubt",
     "judge",
     "regressions",
     "to_confirm",
+    "witnesses",
 ]

@@ -110,6 +110,8 @@ class Case:
     def outcome(self) -> Outcome:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name: check for check in self.checks if check.status == "fail"}
+        if "resident" in failed and "no_oom" not in failed:  # seen, not only reckoned
+            return "spilled"
         first = next((failed[name] for name in CHECKS if name in failed), None)
         if first is None:
             return "fits"

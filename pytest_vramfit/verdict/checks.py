@@ -24,8 +24,8 @@ from pytest_vramfit.verdict.memory import (
 )
 from pytest_vramfit.verdict.regression import regressions, throttled
 from pytest_vramfit.verdict.trained import trained
+from pytest_vramfit.verdict.witnesses import resident
 
-_NOT_BUILT = ("resident",)
 _TIMES = ("step_time", "gpu_time")
 _NARROWER = 0.7
 """The interval with three processes on both sides, of that with one on this side."""
@@ -90,10 +90,11 @@ def judge(
             *_max_step(claim, measurement),
             *_regressions(nodeid, engine, claim, (measurement, *more), reference),
         ]
+    seen = resident(engine, measurement)
     doubt = may_leave_the_card(measurement) if engine == "gpu" else None
-    if doubt is not None:
+    if doubt is not None and seen.status == "unchecked":
         checks = [doubted(check, doubt) for check in checks]
-    checks += [unchecked(name, Finding(kind="not_built")) for name in _NOT_BUILT]
+    checks.append(seen)
     not_made = claim.limits.require - {check.name for check in checks}
     checks += [unchecked(name, Finding(kind="not_asked")) for name in sorted(not_made)]
     checks = [_required(check, claim.limits.require) for check in checks]

@@ -22,11 +22,13 @@ _ENOUGH_TO_GROW = 2
 def card_of(claim: Claim, measurement: Measurement) -> Card:
     """The memory to judge by: the marker's card, else the device."""
     device, size = measurement.device, claim.limits.card_bytes
-    if size is None or measurement.prediction is not None:  # that was made for the card
+    made_for_it = measurement.prediction is not None or device.emulated_on is not None
+    if size is None or made_for_it or size == device.total_bytes:
         return Card(
             name=device.name,
             total_bytes=device.total_bytes,
             usable_bytes=device.usable_bytes,
+            emulated=device.emulated_on is not None,
             held_bytes=device.held_bytes,
         )
     return Card(name=device.name, total_bytes=size, usable_bytes=size)

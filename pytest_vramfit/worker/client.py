@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_vramfit.marker.checkpoint import is_hub_id
-from pytest_vramfit.measurement import Engine
-from pytest_vramfit.spec import TrainSpec
+from pytest_vramfit.measurement import Engine, UnsupportedError
+from pytest_vramfit.virtual_card import library
 from pytest_vramfit.worker import process
 from pytest_vramfit.worker.protocol import (
     Measured,
@@ -77,14 +77,20 @@ _ENVIRONMENT: dict[Engine, dict[str, str]] = {
 OnProgress = Callable[[Progress], None]
 
 
-def _environment(engine: Engine, spec: TrainSpec | None) -> dict[str, str]:
-    """What the case needs to be in the environment when the libraries are imported."""
+def _environment(engine: Engine, request: Request | None) -> dict[str, str]:
+    """What the case needs to be in the environment when the libraries are imported.
+
+    Raises UnsupportedError where a card cannot be emulated.
+    """
+    spec = request.spec if request else None
     of_hub = spec is not None and is_hub_id(spec.checkpoint)
     # else nothing is fetched, and an unreachable hub must not cost its timeouts
     found = {} if of_hub else {"HF_HUB_OFFLINE": "1"}
     if engine == "gpu" and spec is not None and spec.alloc_conf is not None:
         # the second is what PyTorch read before 2.9
         found |= dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), spec.alloc_conf)
+    if engine == "gpu" and request and request.card and request.card.overflow == "spill":
+        found["LD_PRELOAD"] = library.preloading(os.environ.get("LD_PRELOAD"))
     return found
 
 
@@ -140,6 +146,8 @@ class Worker:
             reply = self._ask(request, on_progress)
         except _NotStartedError as error:
             return NotMeasured(outcome="crashed", says=f"the worker could not be started: {error}")
+        except UnsupportedError as error:
+            return NotMeasured(outcome="unsupported", says=str(error))
         except BaseException:
             # interrupted from elsewhere: its reply must not be taken for that of the next request
             self.stop()
@@ -155,15 +163,15 @@ class Worker:
 
     def _ask(self, request: Request, on_progress: OnProgress) -> Measured | NotMeasured:
         try:
-            return self._living_process(request.spec).ask(request, on_progress)
+            return self._living_process(request).ask(request, on_progress)
         except _GoneBeforeError:
             # it ended between two cases, which is no fault of this one
             self.stop()
-            return self._living_process(request.spec).ask(request, on_progress)
+            return self._living_process(request).ask(request, on_progress)
 
-    def _living_process(self, spec: TrainSpec | None) -> _Process:
+    def _living_process(self, request: Request | None) -> _Process:
         """A process for the case, or for any that asks for nothing special."""
-        environment = _environment(self._engine, spec)
+        environment = _environment(self._engine, request)
         if self._process is not None and self._process.environment != environment:
             self.stop()
         if self._process is None:

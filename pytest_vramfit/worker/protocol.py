@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pytest_vramfit.estimating.target import Target
-from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.measurement import Device, Measurement
 from pytest_vramfit.spec import Schedule, TrainSpec
 
 
@@ -26,6 +26,8 @@ class Request:
     """A bound on what the allocator may reserve; None for the whole device."""
     target: Target | None = None
     """The device that an estimate is for."""
+    card: Device | None = None
+    """What the GPU is to pass for."""
 
     def line(self) -> str:
         """The request as a line of text."""
@@ -34,6 +36,7 @@ class Request:
             "schedule": asdict(self.schedule),
             "capacity_bytes": self.capacity_bytes,
             "target": self.target.to_json() if self.target else None,
+            "card": asdict(self.card) if self.card else None,
         }
         return json.dumps(values) + "\n"
 
@@ -47,6 +50,7 @@ class Request:
             schedule=Schedule(**{**schedule, "phases": tuple(schedule["phases"])}),
             capacity_bytes=values["capacity_bytes"],
             target=Target.from_json(values["target"]) if values["target"] else None,
+            card=Device(**values["card"]) if values["card"] else None,
         )
 
 

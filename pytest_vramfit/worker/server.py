@@ -145,7 +145,7 @@ class _Worker:
             self._bench = self._open(after_others=waited)
             opening["open"] = time.perf_counter_ns() - begin
         self._clean = False
-        self._bench.begin(request.capacity_bytes)
+        self._bench.begin(request.capacity_bytes, request.card)
         try:
             measurement = self._run_case(request, self._bench)
         finally:

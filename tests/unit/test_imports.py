@@ -25,6 +25,7 @@ PACKAGE = Path(pytest_vramfit.__file__).parent
 ORDER = (
     ("", "catalog", "events", "quantity", "spec", "recorder"),
     ("marker", "measurement", "training"),
+    ("virtual_card",),
     ("estimating", "measuring"),
     ("worker",),
     ("baseline",),
@@ -56,6 +57,7 @@ IN_THE_WORKER = (
     "measuring.cuda",
     "measuring.ledger",
     "measuring.profiler",
+    "measuring.residency",
     "worker.server",
 )
 

@@ -1,0 +1,104 @@
+"""Whether memory left the card: the check, and what every witness of it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_vramfit.measurement import Engine, Measurement
+from pytest_vramfit.spec import Claim
+from pytest_vramfit.verdict.case import Check, Finding, unchecked
+from pytest_vramfit.verdict.memory import card_of
+
+_MUCH_PCIE_SHARE = 0.05
+"""Of the allocator's memory, over the bus in a step: batches and the loss are kilobytes."""
+_BUSY_PERCENT, _IDLE_PERCENT = 90, 5
+"""A GPU that is always busy and hardly reads its memory waits for another one."""
+_MUCH_HOST_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Witness:
+    """One that may know whether memory left the card."""
+
+    name: str
+    saw: Literal["off", "on", "nothing"]
+    """Memory off the card, none, or that it could not look."""
+    finding: Finding
+
+
+def resident(engine: Engine, measurement: Measurement) -> Check:
+    """All that the allocator had after the timed steps was on the card."""
+    residency = measurement.residency
+    if measurement.prediction is not None:
+        return unchecked("resident", Finding(kind="nothing_ran"))
+    if engine != "gpu":
+        return unchecked("resident", Finding(kind="no_card"))
+    if measurement.memory is None:
+        return unchecked("resident", Finding(kind="did_not_run"))
+    if residency is None:
+        return unchecked("resident", Finding(kind="cannot_look"))
+    off_card = residency.off_card_bytes
+    return Check(
+        name="resident",
+        status="fail" if off_card else "pass",
+        value=off_card,
+        limit=0,
+        unit="bytes",
+    )
+
+
+def witnesses(claim: Claim, measurement: Measurement) -> Iterator[Witness]:
+    """Each with what it saw, whether or not they agree."""
+    memory, residency, conditions = (
+        measurement.memory,
+        measurement.residency,
+        measurement.conditions,
+    )
+    if memory is None or memory.peak_reserved_bytes is None:
+        return
+    usable = card_of(claim, measurement).usable_bytes
+    beside = memory.outside_allocator_bytes or 0
+    over = memory.peak_reserved_bytes + beside - usable
+    yield _seen("accounting", over > 0, str(max(0, over)), str(-min(0, over)))
+    if residency is None:
+        yield _blind("residency")
+    else:
+        yield _seen(
+            "residency",
+            residency.off_card_bytes > 0,
+            *map(str, (residency.off_card_bytes, residency.uncertainty_bytes)),
+            f"{residency.host_bytes_per_s / 1e9:,.0f}",
+            f"{residency.card_bytes_per_s / 1e9:,.0f}",
+        )
+    steps = len(measurement.step_ns)
+    if conditions is None or conditions.pcie_bytes is None or not steps:
+        yield _blind("pcie")
+    else:
+        per_step = conditions.pcie_bytes // steps
+        many = per_step > _MUCH_PCIE_SHARE * memory.peak_reserved_bytes
+        yield _seen("pcie", many, str(per_step))
+    if conditions is None or conditions.gpu_busy_percent is None:
+        yield _blind("utilisation")
+    else:
+        busy, reading = conditions.gpu_busy_percent, conditions.memory_busy_percent or 0
+        waits = busy >= _BUSY_PERCENT and reading <= _IDLE_PERCENT
+        yield _seen("utilisation", waits, str(busy), str(reading))
+    if memory.allocator_retries is None:
+        yield _blind("retries")
+    else:
+        yield _seen("retries", memory.allocator_retries > 0, str(memory.allocator_retries))
+    if memory.host_growth_bytes is None:
+        yield _blind("host_memory")
+    else:
+        grown = memory.host_growth_bytes - (memory.managed_bytes or 0)
+        yield _seen("host_memory", grown > _MUCH_HOST_BYTES, str(memory.host_growth_bytes))
+
+
+def _seen(name: str, off: bool, *figures: str) -> Witness:  # noqa: FBT001
+    return Witness(name=name, saw="off" if off else "on", finding=Finding(kind=name, names=figures))
+
+
+def _blind(name: str) -> Witness:
+    return Witness(name=name, saw="nothing", finding=Finding(kind="blind"))

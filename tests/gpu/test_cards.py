@@ -1,0 +1,134 @@
+"""A GPU that passes for a smaller card: what leaves that card is found, to the MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pytest_vramfit.marker.claim import read_claim
+from pytest_vramfit.measurement import Device, Measurement, Memory
+from pytest_vramfit.spec import Overflow
+from pytest_vramfit.verdict import judge, witnesses
+from pytest_vramfit.worker.client import Worker
+from pytest_vramfit.worker.protocol import Measured, Request
+
+MIB = 2**20
+KEYWORDS: dict[str, dict[str, object]] = {
+    "qlora": {"model": "Qwen2.5-1.5B"},
+    "qlora, checkpointing": {"model": "Qwen2.5-7B", "checkpointing": True},
+    "lora": {"model": "Llama-3.2-1B", "method": "lora", "seq": 1024, "checkpointing": True},
+    "full": {"model": "Qwen2.5-0.5B", "method": "full", "optimizer": "adamw_8bit"},
+}
+OVER_PERCENT = (0.5, 1, 2, 5, 10, 25, 50)
+"""By how much the memory that a case reserves exceeds what the card has for it."""
+WITHIN_PERCENT = (90, 95, 99)
+"""Of what the card has for it, that a case reserves."""
+
+Emulate = Callable[..., Measurement]
+
+
+@pytest.fixture(scope="module")
+def emulate() -> Iterator[Emulate]:
+    """Measure a case on a card with so much for the allocator (None: the GPU itself)."""
+    workers: dict[Overflow, Worker] = {"oom": Worker("gpu"), "spill": Worker("gpu")}
+
+    @cache
+    def outside_bytes(name: str) -> int:
+        memory = emulate(name).memory
+        assert memory is not None
+        assert memory.outside_allocator_bytes is not None
+        return memory.outside_allocator_bytes
+
+    def emulate(name: str, room: int | None = None, overflow: Overflow = "oom") -> Measurement:
+        claim = read_claim([{**KEYWORDS[name], "warmup": 2, "steps": 2}], rootdir=Path())
+        card = room and Device(
+            name="a card",
+            total_bytes=room + outside_bytes(name),
+            reserved_bytes=0,
+            held_bytes=0,
+            overflow=overflow,
+        )
+        request = Request(spec=claim.spec, schedule=claim.schedule, card=card or None)
+        reply = workers[overflow].measure(request, lambda _: None)
+        assert isinstance(reply, Measured), reply
+        return reply.measurement
+
+    yield emulate
+    for worker in workers.values():
+        worker.stop()
+
+
+@pytest.fixture(scope="module")
+def uncapped(emulate) -> Callable[[str], Memory]:
+    """The case on the GPU itself."""
+
+    @cache
+    def uncapped(name: str) -> Memory:
+        memory = emulate(name).memory
+        assert memory is not None
+        return memory
+
+    return uncapped
+
+
+def seen(name: str, measurement: Measurement) -> str:
+    """The outcome, as pytest would have it."""
+    claim = read_claim([{**KEYWORDS[name], "card": "1GiB"}], rootdir=Path())
+    case = judge("test", "gpu", claim, measurement)
+    for one in witnesses(claim, measurement):
+        print("  ", one)
+    return case.outcome
+
+
+@pytest.mark.parametrize("percent", OVER_PERCENT)
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_what_left_the_card_is_found(emulate, uncapped, name, percent):
+    reserved = uncapped(name).peak_reserved_bytes
+    measurement = emulate(name, int(reserved / (1 + percent / 100)), "spill")
+    memory, residency = measurement.memory, measurement.residency
+    served = memory.served_from_host_bytes
+    found = residency.off_card_bytes
+    print(
+        f"{name} {percent} % over: {found / MIB:,.1f} MiB found, {served / MIB:,.1f} served, "
+        f"step {measurement.median_step_ns / 1e6:,.0f} ms, "
+        f"looking took {measurement.stages_ns['residency'] / 1e9:.2f} s"
+    )
+    assert served > 0
+    assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+    assert seen(name, measurement) == "spilled"
+    assert measurement.stages_ns["residency"] <= 1.5e9
+
+
+@pytest.mark.parametrize("percent", WITHIN_PERCENT)
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_what_stayed_is_not(emulate, uncapped, name, percent):
+    memory = uncapped(name)
+    measurement = emulate(name, int(memory.peak_reserved_bytes / (percent / 100)), "spill")
+    print(name, percent, measurement.median_step_ns / 1e6, measurement.median_gpu_ns / 1e6)
+    assert measurement.memory.served_from_host_bytes == 0
+    assert measurement.residency.off_card_bytes == 0
+    assert seen(name, measurement) == "fits"
+    assert measurement.memory.peak_allocated_bytes == memory.peak_allocated_bytes
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_full_card_without_a_fallback_refuses(emulate, uncapped, name):
+    memory = uncapped(name)
+    enough, too_little = memory.peak_reserved_bytes + 64 * MIB, memory.peak_allocated_bytes - MIB
+    fits = emulate(name, enough).memory
+    assert fits.peak_allocated_bytes == memory.peak_allocated_bytes
+    assert emulate(name, too_little).oom is not None
+
+
+def test_a_card_that_never_overflows_costs_nothing(emulate):
+    name = "qlora, checkpointing"
+    plain, emulated = emulate(name), emulate(name, 64 * 2**30, "spill")
+    print(plain.median_gpu_ns / 1e6, emulated.median_gpu_ns / 1e6)
+    same = replace(plain.memory, outside_allocator_bytes=None, host_growth_bytes=None)
+    other = replace(emulated.memory, outside_allocator_bytes=None, host_growth_bytes=None)
+    assert replace(other, served_from_host_bytes=None) == same
+    assert emulated.median_gpu_ns == pytest.approx(plain.median_gpu_ns, rel=0.01)
