@@ -140,7 +140,7 @@ class Conditions:
     energy_from: Literal["counter", "samples", "power limit"] | None = None
     """The GPU's own counter, samples of the power it drew, or its power limit: an upper bound."""
     pcie_bytes: int | None = None
-    """Over the bus to and from the GPU in the timed steps."""
+    """At least so many went over the bus to and from the GPU in the timed steps."""
     gpu_busy_percent: int | None = None
     """Of the time just before the end of the timed steps, as NVML counts it."""
     memory_busy_percent: int | None = None

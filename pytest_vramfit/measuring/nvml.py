@@ -52,8 +52,8 @@ class Counters:
     temperature_c: int | None
     throttled_ns: Mapping[str, int]
     """Time for which the clocks were held down since the driver was loaded, by reason."""
-    pcie_bytes: int | None
-    """Over the bus, both ways, since the driver was loaded."""
+    pcie_bytes: Mapping[str, int] | None
+    """Over the bus, ``sent`` and ``received``, each counted round and round in 32 bits."""
     gpu_busy_percent: int | None
     """Of NVML's last period, up to a second: the time with a kernel."""
     memory_busy_percent: int | None
@@ -121,7 +121,7 @@ class Gpu:
                 lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)
             ),
             throttled_ns=self._fields(_THROTTLES),
-            pcie_bytes=sum(pcie.values()) if len(pcie) == len(_PCIE) else None,
+            pcie_bytes=pcie if len(pcie) == len(_PCIE) else None,
             gpu_busy_percent=busy.gpu if busy else None,
             memory_busy_percent=busy.memory if busy else None,
         )

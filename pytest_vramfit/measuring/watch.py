@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
@@ -13,6 +14,8 @@ from pytest_vramfit.measurement import Conditions, median
 from pytest_vramfit.measuring.nvml import Counters, Gpu
 
 _EnergyFrom = Literal["counter", "samples", "power limit"]
+_ROUND = 2**32
+"""Where NVML's counters of bytes over the bus begin anew."""
 _SHORTEST_NS = 100_000_000
 """The operating system counts the time of processors in ticks of 10 ms."""
 
@@ -49,11 +52,7 @@ class Watch:
         return Conditions(
             energy_mj=energy_mj,
             energy_from=energy_from,
-            pcie_bytes=(
-                None
-                if first.pcie_bytes is None or last.pcie_bytes is None
-                else last.pcie_bytes - first.pcie_bytes
-            ),
+            pcie_bytes=self._pcie_bytes(),
             gpu_busy_percent=last.gpu_busy_percent,
             memory_busy_percent=last.memory_busy_percent,
             sm_clock_mhz=median(clocks) if clocks else None,
@@ -66,6 +65,18 @@ class Watch:
             or None,
             others_cpu_share=others,
         )
+
+    def _pcie_bytes(self) -> int | None:
+        """At least so many: a counter that went round more than once between two samples does not
+        show it.
+        """
+        readings = [one.pcie_bytes for one in self._samples]
+        total = 0
+        for before, after in pairwise(readings):
+            if before is None or after is None:
+                return None
+            total += sum((after[name] - before[name]) % _ROUND for name in before)
+        return total
 
     def _energy(self, gpu: Gpu) -> tuple[int | None, _EnergyFrom | None]:
         """The best that this GPU has to say."""

@@ -17,6 +17,7 @@ from pytest_vramfit.measurement import (
     Memory,
     OutOfMemory,
     PhasePeak,
+    Residency,
 )
 from pytest_vramfit.quantity import NO_HEADROOM, Headroom
 from pytest_vramfit.spec import Claim, Limits, Phase, Schedule, TrainSpec
@@ -117,6 +118,14 @@ OOM = OutOfMemory(
     says="CUDA out of memory.",
 )
 
+RESIDENCY = Residency(
+    off_card_bytes=0,
+    uncertainty_bytes=0,
+    segments=40,
+    card_bytes_per_s=700 * 10**9,
+    host_bytes_per_s=25 * 10**9,
+)
+
 MEASUREMENT = Measurement(
     device=DEVICE,
     memory=MEMORY,
@@ -126,6 +135,7 @@ MEASUREMENT = Measurement(
     stages_ns={"build": 300 * MS, "timed": 1_880 * MS},
     gpu=GpuTime(busy_ns=(225 * MS, 223 * MS, 227 * MS), kernels=8_382),
     phases={},
+    residency=RESIDENCY,
     conditions=Conditions(
         energy_mj=2_000_000, energy_from="counter", sm_clock_mhz=1_980, others_cpu_share=0.05
     ),
@@ -133,7 +143,14 @@ MEASUREMENT = Measurement(
 )
 
 RAN_OUT = replace(
-    MEASUREMENT, memory=None, evidence=None, oom=OOM, step_ns=(), gpu=None, conditions=None
+    MEASUREMENT,
+    memory=None,
+    evidence=None,
+    oom=OOM,
+    step_ns=(),
+    gpu=None,
+    conditions=None,
+    residency=None,
 )
 
 

@@ -25,6 +25,9 @@ def counters(
     sm_clock_mhz: int | None = None,
     temperature_c: int | None = None,
     throttled_ns: Mapping[str, int] | None = None,
+    pcie_bytes: Mapping[str, int] | None = None,
+    gpu_busy_percent: int | None = None,
+    memory_busy_percent: int | None = None,
 ) -> Counters:
     return Counters(
         energy_mj=energy_mj,
@@ -32,6 +35,9 @@ def counters(
         sm_clock_mhz=sm_clock_mhz,
         temperature_c=temperature_c,
         throttled_ns=throttled_ns or {},
+        pcie_bytes=pcie_bytes,
+        gpu_busy_percent=gpu_busy_percent,
+        memory_busy_percent=memory_busy_percent,
     )
 
 
