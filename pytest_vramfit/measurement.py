@@ -281,7 +281,7 @@ class Measurement:
     stages_ns: Mapping[str, int]
     """Where the case's time went: worker start (waiting for its imports), waiting (for a GPU that
     another process had), open (the device, in a worker's first case), build, warm-up, timed,
-    residency, proof, profiled, phases, clean-up."""
+    residency, proof, profiled, ledger, phases, clean-up."""
     prediction: Prediction | None = None
     """Of an estimate, whose times and evidence are missing."""
     environment: Mapping[str, str]

@@ -139,10 +139,12 @@ class CaseRun:
             self._residency = bench.residency()
         with self._stage("proof", 1):
             evidence = proof.evidence()
-            memory = replace(memory, ledger=self._ledger(step, memory))
         with self._stage("profiled", self._profiled_steps):
             self._gpu = self._profile(step, self._profiled_steps)
         self._conditions = watch.conditions()
+        # after all that is timed: it may need more memory than the step
+        with self._stage("ledger", 1):
+            memory = replace(memory, ledger=self._ledger(step, memory))
         if schedule.phases:
             with self._stage("phases", len(schedule.phases)):
                 self._run_phases(step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -17,10 +18,10 @@ _WORD_BYTES = 8
 _HOST_BYTES = 32 * 2**20
 """Host memory whose reading tells how fast the bus is."""
 _REPETITIONS = 3
-_AT_ONCE = 64
+_AT_ONCE = 32
 """Readings that are queued behind one wait, so that launching them costs the GPU no time."""
-_WAIT_CYCLES = 4_000_000
-"""About 2 ms: longer than it takes to queue them."""
+_WAIT_CYCLES, _LONGEST_WAIT_CYCLES = 4_000_000, 128_000_000
+"""About 2 and 64 ms; the first was enough for a free processor to queue them."""
 _LARGE_BYTES = 16 * 2**20
 _WHOLE = 0.25
 """A segment is on the card, or off it, as a whole, if all but that share of it seems to be."""
@@ -86,19 +87,32 @@ def _reading_ns(views: Sequence[torch.Tensor], out: torch.Tensor) -> list[float]
         torch.sum(view, dim=0, out=out)
     shortest = [float("inf")] * len(views)
     for _ in range(_REPETITIONS):
-        events = []
+        taken: list[float] = []
         for first in range(0, len(views), _AT_ONCE):
-            torch.cuda._sleep(_WAIT_CYCLES)
-            for view in views[first : first + _AT_ONCE]:
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                torch.sum(view, dim=0, out=out)
-                end.record()
-                events.append((begin, end))
-        torch.cuda.synchronize()
-        taken = [begin.elapsed_time(end) * 1e6 for begin, end in events]
+            taken += _queued_reading_ns(views[first : first + _AT_ONCE], out)
         shortest = list(map(min, shortest, taken))
     return shortest
+
+
+def _queued_reading_ns(views: Sequence[torch.Tensor], out: torch.Tensor) -> list[float]:
+    """How long the GPU took to read each, all of them queued before it began: else a processor that
+    is slow to launch looks like slow memory.
+    """
+    cycles = _WAIT_CYCLES
+    while True:
+        torch.cuda.synchronize()
+        torch.cuda._sleep(cycles)
+        moments = [torch.cuda.Event(enable_timing=True)]
+        moments[0].record()
+        for view in views:
+            torch.sum(view, dim=0, out=out)
+            moments.append(torch.cuda.Event(enable_timing=True))
+            moments[-1].record()
+        in_time = not moments[0].query()
+        torch.cuda.synchronize()
+        if in_time or cycles >= _LONGEST_WAIT_CYCLES:
+            return [begin.elapsed_time(end) * 1e6 for begin, end in pairwise(moments)]
+        cycles *= 2
 
 
 def _speeds(sizes: Sequence[int], took_ns: Sequence[float], host_ns: float) -> Speeds | None:

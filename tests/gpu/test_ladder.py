@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 LADDER = HERE.parents[1] / "example_suite" / "test_qwen_ladder.py"
 MOST_OVER_BARE = 1.3
-STAGES = ("open", "build", "warm-up", "timed", "proof", "clean-up")
+STAGES = ("open", "build", "warm-up", "timed", "residency", "proof", "ledger", "clean-up")
 
 
 @pytest.fixture(scope="module")
