@@ -78,7 +78,7 @@ class CudaBench:
         self._peak_reserved = 0
         torch.cuda.set_device(self.torch_device)
         torch.zeros(1, device=self.torch_device)
-        self._others = Others(self._gpu, torch.cuda.memory_reserved)
+        self._others = Others(self._gpu, self._reserved_on_gpu_bytes)
         torch._C._cuda_attach_out_of_memory_observer(self._observe)  # type: ignore[attr-defined]
 
     def begin(self, capacity_bytes: int | None, card: Device | None = None) -> None:
@@ -145,8 +145,7 @@ class CudaBench:
         """Used on the card, less what others held and what the allocator holds."""
         self._look("in the timed steps", loading=False)
         held = self._whole.held_bytes + self._others.change_now_bytes
-        on_host = self.served_from_host_bytes() or 0
-        return self._gpu.card().used_bytes - held - (torch.cuda.memory_reserved() - on_host)
+        return self._gpu.card().used_bytes - held - self._reserved_on_gpu_bytes()
 
     def host_growth_bytes(self) -> int:
         """By what the operating system has in memory for this process."""
@@ -216,6 +215,10 @@ class CudaBench:
         torch.cuda.empty_cache()
         self._used_at_end = self._gpu.card().used_bytes
         return torch.cuda.memory_reserved() == 0
+
+    def _reserved_on_gpu_bytes(self) -> int:
+        """What the allocator holds, less what an emulated card has elsewhere."""
+        return torch.cuda.memory_reserved() - (self.served_from_host_bytes() or 0)
 
     def _reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
