@@ -83,7 +83,7 @@ def _check_spill(merged: Mapping[str, Any]) -> None:
             "card='RTX 5070 Ti' in the marker, or --vramfit-card"
         )
     settings = merged.get("alloc_conf") or ""
-    if "expandable_segments" in settings:
+    if "expandable_segments:true" in settings.lower():
         raise MarkerError(
             f"fits_vram: overflow='spill' does not go with alloc_conf={settings!r}: such segments "
             "cannot be served from host memory"

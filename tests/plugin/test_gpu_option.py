@@ -93,9 +93,12 @@ def test_is_the_gpu_engine(
 
 
 @pytest.mark.parametrize("workers", ["-n1", "-n2"])
-def test_workers_of_xdist_have_it_too(pytester: pytest.Pytester, workers: str) -> None:
-    """Only the GPU engine refuses a card; with no engine the test would be skipped."""
-    pytester.makepyfile(test_it=MARKED.replace("(**TINY", '(**TINY, card="1GiB"'))
+def test_workers_of_xdist_have_it_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """Only the GPU engine needs a GPU; with no engine the test would be skipped."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    pytester.makepyfile(test_it=MARKED)
     assert run(pytester, "--gpu", workers).word("test_marked") == "ERROR"
 
 
@@ -103,17 +106,19 @@ def test_workers_of_xdist_have_it_too(pytester: pytest.Pytester, workers: str) -
 def without_gpu(run_once: RunOnce, monkeypatch: pytest.MonkeyPatch) -> Ran:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     source = MARKED + "\n@pytest.mark.xfail\n@pytest.mark.fits_vram(**TINY)\ndef test_xfail(): pass"
+    source += '\n@pytest.mark.fits_vram(**TINY, card="1GiB")\ndef test_card(): pass'
     return run_once("--gpu", test_it=source + "\n\ndef test_plain(): pass\n")
 
 
-@pytest.mark.parametrize("test", ["test_marked", "test_xfail"])
+@pytest.mark.parametrize("test", ["test_marked", "test_xfail", "test_card"])
 def test_no_gpu_is_an_error(without_gpu: Ran, test: str) -> None:
     """Never a skip: a gate that ran nothing must not be green."""
     assert (without_gpu.word(test), without_gpu.status) == ("ERROR", pytest.ExitCode.TESTS_FAILED)
 
 
-def test_no_gpu_is_the_reason(without_gpu: Ran) -> None:
-    first = without_gpu.text("test_marked").splitlines()[0]
+@pytest.mark.parametrize("test", ["test_marked", "test_card"])
+def test_no_gpu_is_the_reason(without_gpu: Ran, test: str) -> None:
+    first = without_gpu.text(test).splitlines()[0]
     assert first.startswith(
         "fits_vram: tiny, QLoRA rank 4, seq 16, batch 1 could not be measured (unsupported): "
         "no usable GPU: "

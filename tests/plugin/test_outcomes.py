@@ -104,7 +104,7 @@ def test_failure_text(ran: Ran) -> None:
         r"  pass  steady             no growth",
         r"  --    unchecked          step time, peak baseline: no baseline; .+ records one",
         r"  --    unchecked          GPU time: no GPU time under the cpu engine",
-        r"  --    unchecked          resident: not built yet",
+        r"  --    unchecked          resident: no card under the cpu engine",
         rf"  peaks                    load {peak}, forward {peak}, backward {peak}, {last}",
         r"  of the peak              weights .+, adapters .+",
     ]
@@ -167,7 +167,7 @@ def test_summary_counts_unchecked_checks(ran: Ran) -> None:
             "peak_baseline"
         ),
         "7 checks unchecked (no GPU time under the cpu engine): gpu_time",
-        "7 checks unchecked (not built yet): resident",
+        "7 checks unchecked (no card under the cpu engine): resident",
         "1 check unchecked (one timed step cannot show growth): steady",
     ]
 

@@ -144,7 +144,7 @@ def test_checks(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def test_not_measured_is_null(rows: dict[str, dict[str, Any]]) -> None:
-    """A CPU has no allocator, and GPU time, energy and residency are not measured yet."""
+    """A CPU has no allocator, no GPU time, no energy, and no card that memory could leave."""
     memory, time = rows["fits"]["memory"], rows["fits"]["time"]
     figures = [
         memory["peak_reserved_bytes"],

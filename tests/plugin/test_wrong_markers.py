@@ -174,9 +174,13 @@ fits_vram(model="tiny", method="lora", precision="fp16", modules_to_save=["lm_he
     autocast, because the gradient scaler refuses fp16 weights; use dtype='fp32'
 fits_vram(model={"model_type": "gpt2"}, seq=2048)
     fits_vram: seq=2048 must be at most 1,024, the learned positions of custom gpt2
-# what is not built yet
 fits_vram(model="tiny", overflow="spill")
-    fits_vram: overflow='spill' asks for emulation of the driver's fallback: not built yet
+    fits_vram: overflow='spill' needs the card that is to overflow: card='RTX 5070 Ti' in the
+    marker, or --vramfit-card
+fits_vram(model="tiny", overflow="spill", card="1GiB", alloc_conf="expandable_segments:True")
+    fits_vram: overflow='spill' does not go with alloc_conf='expandable_segments:True': such
+    segments cannot be served from host memory
+# what is not built yet
 fits_vram(config="train.yaml")
     fits_vram: config='train.yaml' asks for training-config files: not built yet
 fits_vram(step="mine:factory")

@@ -154,7 +154,9 @@ def test_targets_that_do_not_exist_name_those_that_do(bench, spec_of):
 def test_stages_and_samples(bench, spec_of):
     result = measured(bench, spec_of())
     assert len(result.step_ns) == SCHEDULE.steps
-    assert set(result.stages_ns) == {"build", "warm-up", "timed", "proof", "profiled"}
+    assert set(result.stages_ns) == {
+        *("build", "warm-up", "timed", "residency", "proof", "profiled", "ledger"),
+    }
     assert sum(result.step_ns) <= result.stages_ns["timed"]
     assert result.environment["torch"] == torch.__version__
 
@@ -169,8 +171,10 @@ def test_progress_goes_through_every_stage(bench, spec_of):
         "build",
         *["warm-up"] * 3,
         *["timed"] * 3,
+        "residency",
         "proof",
         *["profiled"] * 2,  # the first step of it tells that there is no GPU
+        "ledger",
     ]
 
 

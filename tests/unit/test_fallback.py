@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from samples import GIB, MEASUREMENT, case, claim, with_memory
+from samples import GIB, MEASUREMENT, MIB, RESIDENCY, case, claim, with_memory
 
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.quantity import Headroom
@@ -17,7 +17,9 @@ WSL = {"os": "Linux 5.15.167.4-microsoft-standard-WSL2"}
 
 
 def on(environment: dict[str, str], measurement: Measurement = MEASUREMENT) -> Measurement:
-    return replace(measurement, environment={**measurement.environment, **environment})
+    """There, where nobody could look whether memory is on the card."""
+    environment = {**measurement.environment, **environment}
+    return replace(measurement, residency=None, environment=environment)
 
 
 def check(judged: Case, name: str) -> Check:
@@ -59,6 +61,17 @@ def test_memory_that_fits_is_unchecked_where_it_may_be_off_the_card(environment,
 )
 def test_memory_is_judged_where_too_much_is_an_error(environment) -> None:
     assert check(case(on(environment)), "peak_within_vram").status == "pass"
+
+
+@pytest.mark.parametrize("environment", [WDDM, WSL])
+@pytest.mark.parametrize(("off_card", "outcome"), [(0, "fits"), (46 * MIB, "spilled")])
+def test_memory_is_judged_where_it_was_seen_on_the_card_or_off_it(
+    environment, off_card: int, outcome: str
+) -> None:
+    residency = replace(RESIDENCY, off_card_bytes=off_card)
+    judged = case(replace(on(environment), residency=residency))
+    assert check(judged, "peak_within_vram").status == "pass"
+    assert judged.outcome == outcome
 
 
 def test_more_than_the_card_fails_anywhere() -> None:

@@ -24,7 +24,7 @@ from samples import (
 
 from pytest_vramfit.baseline import Entry, Process, Store
 from pytest_vramfit.gate import Gate, Recording, record
-from pytest_vramfit.measurement import Conditions, Measurement
+from pytest_vramfit.measurement import Conditions, Device, Measurement
 from pytest_vramfit.quantity import Headroom
 from pytest_vramfit.spec import CHECKS, Schedule
 from pytest_vramfit.verdict import Case, Check, in_doubt, regressions
@@ -93,6 +93,29 @@ def test_a_claim_without_headroom_is_measured_once_on_the_whole_device() -> None
     assert isinstance(judged, Case)
     assert judged.outcome == "fits"
     assert worker.log == [Request(spec=SPEC, schedule=Schedule(), capacity_bytes=None)]
+
+
+@pytest.mark.parametrize("overflow", ["oom", "spill"])
+def test_a_card_is_asked_of_the_gpu_with_what_it_does_when_it_is_full(overflow: Any) -> None:
+    """As an estimate takes it: of a bare size the driver keeps a fortieth."""
+    worker = Worker(MEASUREMENT)
+    measure(worker, claim(card_bytes=16 * GIB, overflow=overflow))
+    assert [one.card for one in worker.log] == [
+        Device(
+            name="a card of 16,384 MiB",
+            total_bytes=16 * GIB,
+            reserved_bytes=16 * GIB // 40,
+            held_bytes=0,
+            overflow=overflow,
+        )
+    ]
+
+
+def test_a_cpu_passes_for_no_card() -> None:
+    worker = Worker(MEASUREMENT)
+    gate = Gate(engine="cpu", worker=worker)  # type: ignore[arg-type]
+    gate.measure("test_a.py::test_b", claim(card_bytes=16 * GIB), lambda _: None)
+    assert [one.card for one in worker.log] == [None]
 
 
 @pytest.mark.parametrize(("second", "outcome"), [(MEASUREMENT, "fits"), (RAN_OUT, "no_headroom")])

@@ -447,7 +447,6 @@ NOT_YET = [
     ("step", "package.module:factory", "step='package.module:factory' asks for own training steps"),
     ("step_args", {"lr": 1}, "step_args={'lr': 1} asks for own training steps"),
     ("step_args", Array(), "step_args=array([[1, 2],        [3, 4]]) asks for own training steps"),
-    ("overflow", "spill", "overflow='spill' asks for emulation of the driver's fallback"),
 ]
 
 
@@ -558,6 +557,7 @@ def test_a_ratio_below_one_asks_for_a_case_that_got_better() -> None:
         ("peak_ratio", Fraction(3, 2), 1.5),
         ("require", ["resident", " gpu_time ", "resident"], ("gpu_time", "resident")),
         ("card", "16303MiB", (17_094_934_528, None)),
+        ("overflow", "spill", "spill"),
         ("max_step", "1.5s", 1_500_000_000),
         ("card", "RTX 5070 Ti", (17_094_934_528, "GeForce RTX 5070 Ti")),
         ("card", "nvidia geforce rtx-5070-ti", (17_094_934_528, "GeForce RTX 5070 Ti")),

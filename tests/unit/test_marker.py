@@ -319,6 +319,30 @@ def test_ratio_of_none_switches_a_check_off_and_is_no_default() -> None:
     assert read({"model": "tiny"}, {"require": ["steady"]}, {"require": None}).limits == Limits()
 
 
+def test_what_a_full_card_does_is_a_limit() -> None:
+    claim = read({"model": "tiny", "overflow": "spill"}, {"card": "8GiB"})
+    assert claim.limits == Limits(card_bytes=8 * 2**30, overflow="spill")
+    assert read({"model": "tiny"}).limits.overflow == "oom"
+    assert read({"model": "tiny", "overflow": "spill"}, {"overflow": "oom"}).limits == Limits()
+
+
+@pytest.mark.parametrize("layers", [({"overflow": "spill"},), ({"card": "8GiB"}, {"card": None})])
+def test_a_card_that_is_to_overflow_is_needed(layers: tuple[dict[str, object], ...]) -> None:
+    assert refusal({"model": "tiny", "overflow": "spill"}, *layers) == (
+        "fits_vram: overflow='spill' needs the card that is to overflow: card='RTX 5070 Ti' in "
+        "the marker, or --vramfit-card"
+    )
+
+
+def test_segments_that_cannot_be_served_from_host_memory_are_a_mistake_beside_spill() -> None:
+    spilling: dict[str, object] = {"model": "tiny", "card": "8GiB", "overflow": "spill"}
+    assert refusal({**spilling, "alloc_conf": "a:1, expandable_segments:True"}) == (
+        "fits_vram: overflow='spill' does not go with alloc_conf="
+        "'a:1,expandable_segments:True': such segments cannot be served from host memory"
+    )
+    assert read({**spilling, "alloc_conf": "a:1"}).spec.alloc_conf == "a:1"
+
+
 def test_alpha_follows_the_rank_of_an_inner_layer() -> None:
     assert read({"model": "tiny", "rank": 8}, {"rank": 32}).spec.alpha == 64.0
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pytest_vramfit.measuring.nvml import Card, Gpu, NvmlUnavailableError
 
+T = TypeVar("T")
 GPU_UUID, MIG_UUID = "01234567", "89abcdef"
 
 
@@ -40,10 +41,12 @@ class Nvml:
     NVMLError_NotSupported = NotSupportedError
     NVMLError_InvalidArgument = InvalidArgumentError
     NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = NVML_SUCCESS = 0
+    NVML_FI_DEV_PCIE_COUNT_TX_BYTES, NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 197, 198
     nvmlMemory_v2 = 2
 
     def __init__(self, *processes: SimpleNamespace) -> None:
         self._processes = list(processes)
+        self.field_values = {197: 3_000, 198: 4_000}
 
     def nvmlInit(self) -> None: ...
 
@@ -89,14 +92,25 @@ class Nvml:
     def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
         return self._only_gpu(handle, 40)
 
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:
+        return self._only_gpu(handle, SimpleNamespace(gpu=97, memory=48))
+
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:
-        return []
+        """1 is NVML's code for what this GPU does not count."""
+        known = self.field_values
+        return [
+            SimpleNamespace(
+                nvmlReturn=0 if one in known else 1,
+                value=SimpleNamespace(ullVal=known.get(one, 0)),
+            )
+            for one in self._only_gpu(handle, fields)
+        ]
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
         return self._processes
 
     @staticmethod
-    def _only_gpu(handle: str, value: int) -> int:
+    def _only_gpu(handle: str, value: T) -> T:
         if handle != "gpu":
             raise NotSupportedError
         return value
@@ -130,6 +144,33 @@ def test_a_slice_has_the_clocks_of_its_gpu_but_not_its_energy(
     assert (seen.energy_mj, seen.power_mw) == (None, None)
     assert (seen.sm_clock_mhz, seen.temperature_c) == (1_980, 40)
     assert part.power_limit_mw() == whole.power_limit_mw() == 700_000
+
+
+def test_bytes_over_the_bus_and_how_busy_the_gpu_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = gpu(GPU_UUID, monkeypatch).counters()
+    assert seen.pcie_bytes == {"sent": 3_000, "received": 4_000}
+    assert (seen.gpu_busy_percent, seen.memory_busy_percent) == (97, 48)
+
+
+def test_a_slice_does_not_tell_how_busy_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = gpu(MIG_UUID, monkeypatch).counters()
+    assert (seen.gpu_busy_percent, seen.memory_busy_percent) == (None, None)
+
+
+@pytest.mark.parametrize("one_way", [197, 198])
+def test_bytes_over_the_bus_are_known_both_ways_or_not_at_all(
+    one_way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gpu(GPU_UUID, monkeypatch)
+    del sys.modules["pynvml"].field_values[one_way]
+    assert whole.counters().pcie_bytes is None
+
+
+def test_bytes_over_the_bus_of_an_older_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no name for the counters."""
+    for name in ("TX", "RX"):
+        monkeypatch.delattr(Nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")
+    assert gpu(GPU_UUID, monkeypatch).counters().pcie_bytes is None
 
 
 def test_gpu_that_nvml_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import (
+    DEVICE,
     EVIDENCE,
     FULL,
     GIB,
@@ -20,7 +21,7 @@ from samples import (
     with_phases,
 )
 
-from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.measurement import Device, Measurement
 from pytest_vramfit.spec import Schedule, TrainSpec
 from pytest_vramfit.worker import protocol
 from pytest_vramfit.worker.protocol import (
@@ -54,6 +55,12 @@ MESSAGES: list[Message] = [
         clean=True,
     ),
     Measured(measurement=with_change(GIB, "in the timed steps"), clean=True),
+    Measured(
+        measurement=replace(
+            MEASUREMENT, device=replace(DEVICE, emulated_on="Large card", overflow="spill")
+        ),
+        clean=True,
+    ),
     Measured(measurement=replace(MEASUREMENT, evidence=replace(EVIDENCE, loss=None)), clean=True),
     NotMeasured(outcome="unsupported", says="no usable GPU", clean=True),
     NotMeasured(outcome="crashed", says="two\nlines \u2028 of text, é", output="a\r\nb"),
@@ -71,9 +78,10 @@ def test_every_kind_of_message_is_tried() -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, FULL, replace(SPEC, targets=("k", "q"))])
 @pytest.mark.parametrize("capacity", [None, 8 * GIB])
-def test_request(spec: TrainSpec, capacity: int | None) -> None:
+@pytest.mark.parametrize("card", [None, replace(DEVICE, driver=None, overflow="spill")])
+def test_request(spec: TrainSpec, capacity: int | None, card: Device | None) -> None:
     schedule = Schedule(warmup=2, steps=9, timeout_s=0.5, phases=("eval", "save"), eval_batch=2)
-    request = Request(spec=spec, schedule=schedule, capacity_bytes=capacity)
+    request = Request(spec=spec, schedule=schedule, capacity_bytes=capacity, card=card)
     assert Request.read(request.line()) == request
 
 

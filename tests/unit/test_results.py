@@ -15,6 +15,7 @@ from samples import (
     MIB,
     MS,
     RAN_OUT,
+    RESIDENCY,
     SPEC,
     case,
     claim,
@@ -140,6 +141,7 @@ def test_row_says_what_was_claimed() -> None:
     assert row["limits"] == {
         "card_bytes": 16 * GIB,
         "card": None,
+        "overflow": "oom",
         "headroom": {"share": 0.1, "size_bytes": 0},
         "max_step_ns": MS,
         "step_ratio": 1.25,
@@ -163,7 +165,7 @@ def test_row_says_what_was_measured() -> None:
         "peak_allocated_bytes": 10 * GIB,
         "peak_reserved_bytes": 12 * GIB,
         "first_step_peak_allocated_bytes": 9 * GIB,
-        "resident_bytes": None,
+        "resident_bytes": 12 * GIB,
         "outside_allocator_bytes": 512 * MIB,
         "managed_bytes": None,
         "allocator_retries": 0,
@@ -194,10 +196,56 @@ def test_tokens_of_all_micro_batches_count() -> None:
     assert times["tokens_per_second"] == pytest.approx(4 * 4_096)
 
 
-def test_what_no_engine_measures_yet_is_null() -> None:
-    row = results.row(case(), judged=True)
+def test_memory_off_the_card_is_told_with_what_every_witness_saw() -> None:
+    residency = replace(RESIDENCY, off_card_bytes=2 * GIB, uncertainty_bytes=20 * MIB)
+    seen = replace(with_memory(served_from_host_bytes=2 * GIB + 5), residency=residency)
+    row = results.row(case(seen), judged=True)
+    assert row["outcome"] == "spilled"
+    assert row["memory"]["resident_bytes"] == 10 * GIB
+    assert row["spill"] == {
+        "spilled_bytes": 2 * GIB,
+        "uncertainty_bytes": 20 * MIB,
+        "served_from_host_bytes": 2 * GIB + 5,
+        "witnesses": [
+            {
+                "name": "accounting",
+                "off_card": False,
+                "says": "all that the allocator and what is beside it had fits the card",
+            },
+            {
+                "name": "residency",
+                "off_card": True,
+                "says": (
+                    "2.0 GiB are off the card (within 20.0 MiB): what is there is read at 25 GB/s, "
+                    "what is on the card at 700"
+                ),
+            },
+            {"name": "pcie", "off_card": None, "says": "could not look"},
+            {"name": "utilisation", "off_card": None, "says": "could not look"},
+            {
+                "name": "retries",
+                "off_card": False,
+                "says": "the allocator never had to give back its cache",
+            },
+            {"name": "host_memory", "off_card": None, "says": "could not look"},
+        ],
+    }
+
+
+def test_memory_whose_place_nobody_could_look_at_is_null() -> None:
+    row = results.row(case(replace(MEASUREMENT, residency=None)), judged=True)
+    assert row["memory"]["resident_bytes"] is None
+    for key in ("spilled_bytes", "uncertainty_bytes", "served_from_host_bytes"):
+        assert row["spill"][key] is None
+    off_card = {one["name"]: one["off_card"] for one in row["spill"]["witnesses"]}
+    assert (off_card["accounting"], off_card["residency"]) == (False, None)
+
+
+def test_without_an_allocator_nothing_is_known_of_memory_off_the_card() -> None:
+    row = results.row(case(with_memory(peak_reserved_bytes=None)), judged=True)
     assert row["memory"]["resident_bytes"] is None
     assert row["spill"] is None
+    assert results.row(case(RAN_OUT), judged=True)["spill"] is None
 
 
 def test_gpu_time_and_energy() -> None:
@@ -209,11 +257,20 @@ def test_gpu_time_and_energy() -> None:
 
 
 def test_conditions_are_told_as_they_are() -> None:
-    conditions = replace(MEASUREMENT.conditions, throttled_ns={"power cap": 0, "power brake": 5})
+    conditions = replace(
+        MEASUREMENT.conditions,
+        pcie_bytes=9 * MIB,
+        gpu_busy_percent=99,
+        memory_busy_percent=48,
+        throttled_ns={"power cap": 0, "power brake": 5},
+    )
     row = results.row(case(replace(MEASUREMENT, conditions=conditions)), judged=True)
     assert row["conditions"] == {
         "energy_mj": 2_000_000,
         "energy_from": "counter",
+        "pcie_bytes": 9 * MIB,
+        "gpu_busy_percent": 99,
+        "memory_busy_percent": 48,
         "sm_clock_mhz": 1_980,
         "temperature_c": None,
         "throttled_ns": {"power cap": 0, "power brake": 5},

@@ -57,7 +57,6 @@ def test_one_case_that_fits() -> None:
         "case               outcome      peak  of card    step  tokens/s   GPU time  J/10k tokens",
         "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
         f"3 checks unchecked ({NO_BASELINE}): step_time, gpu_time, peak_baseline",
-        "1 check unchecked (not built yet): resident",
         "GPU memory: up to 256 MiB held by others when a case began, and so not usable",
         "time in s: build 0.3, timed 1.9",
     ]
@@ -83,7 +82,7 @@ def test_cases_of_every_kind() -> None:
         "d.py::crash                      crashed        --       --      --        --",
         f"4 checks unchecked ({NO_BASELINE}): step_time, peak_baseline",
         "2 checks unchecked (no GPU time under the cpu engine): gpu_time",
-        "3 checks unchecked (not built yet): resident",
+        "3 checks unchecked (no card under the cpu engine): resident",
         (
             "6 checks unchecked (the step did not get through): peak_within_vram, trained, steady, "
             "step_time, gpu_time, peak_baseline"

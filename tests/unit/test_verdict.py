@@ -21,6 +21,7 @@ from samples import (
     MS,
     OOM,
     RAN_OUT,
+    RESIDENCY,
     SPEC,
     case,
     check,
@@ -49,7 +50,6 @@ from pytest_vramfit.verdict import (
     to_confirm,
 )
 
-NOT_BUILT = {"resident"}
 AGAINST_A_BASELINE = {"step_time", "gpu_time", "peak_baseline"}
 ROOM = 23 * GIB - 512 * MIB
 """What a step can have on the sample's card: usable, less what lies outside the allocator."""
@@ -67,7 +67,8 @@ def test_sound_case_fits() -> None:
         "peak_within_vram": "pass",
         "trained": "pass",
         "steady": "pass",
-        **dict.fromkeys(NOT_BUILT | AGAINST_A_BASELINE, "unchecked"),
+        "resident": "pass",
+        **dict.fromkeys(AGAINST_A_BASELINE, "unchecked"),
     }
 
 
@@ -79,10 +80,8 @@ def test_checks_of_limits_are_made_only_where_the_marker_has_the_limit() -> None
     }
 
 
-def test_checks_that_are_not_built_say_so() -> None:
-    unchecked = [one for one in compared().checks if one.status == "unchecked"]
-    assert {one.name for one in unchecked} == NOT_BUILT
-    assert {one.findings for one in unchecked} == {(Finding(kind="not_built"),)}
+def test_against_a_baseline_every_check_is_made() -> None:
+    assert set(statuses(compared()).values()) == {"pass"}
 
 
 @pytest.mark.parametrize("asked", [claim(), claim(headroom=Headroom(share=0.1), max_step_ns=MS)])
@@ -836,7 +835,9 @@ GATED = frozenset({"step_time", "resident", "peak_baseline"})
 @pytest.mark.parametrize("judge_it", [case, compared], ids=["no baseline", "baseline"])
 def test_required_check_that_could_not_be_made_fails(judge_it: Any) -> None:
     """With the reason after it; the same check without the requirement is unchecked."""
-    plain, required = judge_it(), judge_it(MEASUREMENT, claim(require=GATED))
+    not_looked = replace(MEASUREMENT, residency=None)
+    plain, required = judge_it(not_looked), judge_it(not_looked, claim(require=GATED))
+    assert statuses(plain)["resident"] == "unchecked"
     for before, after in zip(plain.checks, required.checks, strict=True):
         if before.name in GATED and before.status == "unchecked":
             findings = (Finding(kind="required"), *before.findings)
@@ -925,7 +926,9 @@ def test_required_check_whose_baseline_is_being_recorded_does_not_fail() -> None
     asked = claim(require=frozenset(AGAINST_A_BASELINE))
     assert compared(MEASUREMENT, asked, without=recording).outcome == "fits"
     asked = claim(require=frozenset({*AGAINST_A_BASELINE, "resident"}))
-    assert compared(MEASUREMENT, asked, without=recording).outcome == "spilled"
+    not_looked = replace(MEASUREMENT, residency=None)
+    assert compared(MEASUREMENT, asked, without=recording).outcome == "fits"
+    assert compared(not_looked, asked, without=recording).outcome == "spilled"
 
 
 DOUBT = timed(step=1.13, gpu=1.13)
@@ -1061,7 +1064,11 @@ OUTCOMES = {
     "steady": "heavier",
     "peak_baseline": "heavier",
 }
-"""Which outcome a failed check makes, in the order in which the first one names the case."""
+"""Which outcome a failed check makes, in the order of the table."""
+FIRST = ("no_oom", "resident", *(name for name in CHECKS if name not in {"no_oom", "resident"}))
+"""The order in which the first failed one names the case: memory that was seen off the card goes
+before what was only reckoned.
+"""
 
 
 def with_checks(**by_name: Any) -> Case:
@@ -1086,8 +1093,8 @@ def test_an_unchecked_check_names_no_outcome(name: str) -> None:
 
 @given(failed=st.lists(st.sampled_from(CHECKS), min_size=1, unique=True))
 def test_the_first_failed_check_names_the_outcome(failed: list[str]) -> None:
-    """In the order of the table, whatever the order of the checks."""
-    first = next(outcome for name, outcome in OUTCOMES.items() if name in failed)
+    """Whatever the order of the checks."""
+    first = next(OUTCOMES[name] for name in FIRST if name in failed)
     assert with_checks(**dict.fromkeys(failed, "fail")).outcome == first
 
 
@@ -1100,6 +1107,18 @@ def test_case_that_fails_in_every_way_is_over_the_card_first() -> None:
     failed = [one.name for one in judged.checks if one.status == "fail"]
     assert failed == ["peak_within_vram", "headroom", "trained", "steady", "max_step"]
     assert judged.outcome == "over_vram"
+
+
+def test_case_that_was_seen_off_the_card_is_spilled_before_it_is_over_it() -> None:
+    """Though a phase ran out of memory, too; only a step that did not get through is not."""
+    off_card = replace(RESIDENCY, off_card_bytes=MIB)
+    over = replace(peaking_at(99 * GIB), residency=off_card)
+    judged = case(with_phases(over, eval=None), claim(phases=("eval",)))
+    failed = [one.name for one in judged.checks if one.status == "fail"]
+    assert failed == ["peak_within_vram", "eval", "resident"]
+    assert judged.outcome == "spilled"
+    required = claim(require=frozenset({"resident"}))
+    assert case(RAN_OUT, required).outcome == "oom"
 
 
 def test_case_keeps_what_it_was_made_from() -> None:

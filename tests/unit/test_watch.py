@@ -22,6 +22,7 @@ SECOND = 10**9
 def counters(
     energy_mj: int | None = None,
     power_mw: int | None = None,
+    *,
     sm_clock_mhz: int | None = None,
     temperature_c: int | None = None,
     throttled_ns: Mapping[str, int] | None = None,
@@ -186,6 +187,63 @@ def test_reason_that_is_not_counted_all_the_time_is_left_out(
 ) -> None:
     readings = [counters(throttled_ns=one) for one in (first, first, last)]
     assert watched(machine, readings).throttled_ns == {"b": 3}
+
+
+def over_the_bus(*counts: tuple[int, int] | None) -> list[Counters]:
+    """What went out and came in by each reading."""
+    return [
+        counters(pcie_bytes=None if one is None else {"sent": one[0], "received": one[1]})
+        for one in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "moved"),
+    [
+        pytest.param([(10, 20), (15, 20), (15, 50), (99, 99)], 35, id="up to the last step"),
+        pytest.param([(7, 7)] * 4, 0, id="nothing went over it"),
+        pytest.param([(2**32 - 5, 0), (3, 1), (4, 1), (9, 9)], 10, id="one begins anew"),
+        pytest.param([(2**32 - 1, 2**32 - 2), (0, 0), (0, 0)], 3, id="both begin anew"),
+        pytest.param(
+            [(0, 0), (3 * 2**30, 0), (2 * 2**30, 0), (2**30, 0), (0, 0)],
+            9 * 2**30,
+            id="round and round",
+        ),
+        pytest.param([None] * 4, None, id="not counted"),
+        pytest.param([(1, 1), None, (5, 5), (6, 6)], None, id="not counted once"),
+        pytest.param([(1, 1), (2, 2), None, (6, 6)], None, id="not counted in the end"),
+        pytest.param([(1, 1), (2, 2), (3, 3), None], 4, id="not counted after the end"),
+    ],
+)
+def test_bytes_over_the_bus_are_what_was_added_from_step_to_step(
+    counts: list[tuple[int, int] | None], moved: int | None, machine: Machine
+) -> None:
+    assert watched(machine, over_the_bus(*counts)).pcie_bytes == moved
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), min_size=1),
+    before=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
+)
+def test_less_than_one_round_a_step_is_counted_in_full(
+    steps: list[tuple[int, int]], before: tuple[int, int]
+) -> None:
+    totals = [before]
+    for out, back in steps:
+        totals.append((totals[-1][0] + out, totals[-1][1] + back))
+    readings = over_the_bus(*((out % 2**32, back % 2**32) for out, back in totals))
+    seen = Watch(Gpu(*readings, counters()))  # type: ignore[arg-type]
+    for _ in steps:
+        seen.sample()
+    assert seen.conditions().pcie_bytes == sum(out + back for out, back in steps)
+
+
+def test_how_busy_the_gpu_was_is_told_after_the_last_step(machine: Machine) -> None:
+    readings = [
+        counters(gpu_busy_percent=one, memory_busy_percent=one // 2) for one in (10, 99, 80, 0)
+    ]
+    seen = watched(machine, readings)
+    assert (seen.gpu_busy_percent, seen.memory_busy_percent) == (80, 40)
 
 
 @pytest.mark.parametrize(

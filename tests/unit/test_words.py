@@ -17,6 +17,7 @@ from samples import (
     MS,
     OOM,
     RAN_OUT,
+    RESIDENCY,
     SPEC,
     case,
     check,
@@ -64,6 +65,7 @@ def predicted(*, fits: bool | None, room_bytes: int) -> Measurement:
     )
 
 
+NOT_LOOKED = replace(MEASUREMENT, residency=None)
 IN_RESERVE = (
     "it may get through if the allocator gives back what it keeps in reserve: only the card itself "
     "tells"
@@ -88,7 +90,18 @@ FINDINGS = [
         case(predicted(fits=None, room_bytes=11 * GIB)),
         IN_RESERVE,
     ),
-    ("not_built", "resident", case(), "not built yet"),
+    (
+        "no_card",
+        "resident",
+        judge("test_a.py::test_b", "cpu", claim(), MEASUREMENT),
+        "no card under the cpu engine",
+    ),
+    (
+        "cannot_look",
+        "resident",
+        case(NOT_LOOKED),
+        "where the memory lies could not be told by reading it",
+    ),
     (
         "one_step",
         "steady",
@@ -152,7 +165,7 @@ FINDINGS = [
     (
         "may_be_off_card",
         "peak_within_vram",
-        case(replace(MEASUREMENT, environment={"driver model": "WDDM"})),
+        case(replace(NOT_LOOKED, environment={"driver model": "WDDM"})),
         (
             "46 % of the card, 512 MiB of it outside the allocator; may be off the card: under "
             "WDDM the driver serves from host memory what does not fit; set NVIDIA's 'CUDA - "
@@ -162,7 +175,7 @@ FINDINGS = [
     (
         "may_be_off_card_in_wsl",
         "peak_within_vram",
-        case(replace(MEASUREMENT, environment={"os": "Linux 5.15-microsoft-standard-WSL2"})),
+        case(replace(NOT_LOOKED, environment={"os": "Linux 5.15-microsoft-standard-WSL2"})),
         (
             "46 % of the card, 512 MiB of it outside the allocator; may be off the card: under "
             "WSL2 the driver serves from host memory what does not fit, and ignores NVIDIA's "
@@ -592,10 +605,10 @@ REQUIRED_WITHOUT_RATIO = [
         "required; no baseline; --vramfit-update-missing records one",
     ),
     (
-        ["required", "not_built"],
+        ["required", "cannot_look"],
         "resident",
-        case(MEASUREMENT, claim(require=REQUIRED)),
-        "required; not built yet",
+        case(NOT_LOOKED, claim(require=REQUIRED)),
+        "required; where the memory lies could not be told by reading it",
     ),
     (
         ["required", "not_asked"],
@@ -721,7 +734,8 @@ def kinds_in_source() -> set[str]:
 
 
 def test_every_finding_of_the_verdict_has_its_sentence_here() -> None:
-    assert kinds_in_source() == {kind for kinds, *_ in ALL for kind in kinds}
+    """A witness that could not look has no check."""
+    assert kinds_in_source() - {"blind"} == {kind for kinds, *_ in ALL for kind in kinds}
 
 
 def test_what_is_not_quantised_is_said_beside_how_much_that_is() -> None:
@@ -817,6 +831,14 @@ def test_several_findings_are_one_sentence() -> None:
             None,
             id="phase out of memory",
         ),
+        pytest.param("resident", case(), "all on the card", "", id="resident"),
+        pytest.param(
+            "resident",
+            case(replace(MEASUREMENT, residency=replace(RESIDENCY, off_card_bytes=46 * MIB))),
+            "46.0 MiB off the card",
+            "",
+            id="off the card",
+        ),
         pytest.param("trained", case(), "8 of 8 steps applied", "", id="trained"),
         pytest.param("steady", case(), "no growth", "", id="steady"),
         pytest.param(
@@ -906,6 +928,15 @@ DEVICE = "Card (24.0 GiB, 256 MiB held by others)"
 )
 def test_title(asked: Claim, text: str) -> None:
     assert words.title(case(MEASUREMENT, asked)) == text
+
+
+def test_title_of_a_case_on_a_card_that_another_passes_for() -> None:
+    emulated = replace(MEASUREMENT.device, emulated_on="Large card", overflow="spill")
+    asked = claim(card_bytes=24 * GIB, overflow="spill")
+    assert words.title(case(replace(MEASUREMENT, device=emulated), asked)) == (
+        "Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB), its memory emulated on Large "
+        "card"
+    )
 
 
 @pytest.mark.parametrize(
