@@ -248,8 +248,9 @@ class CudaBench:
         asked = torch.empty(1, device="cuda")
         if card.device_bytes + card.host_bytes == before:
             raise UnsupportedError(
-                'overflow="spill": this PyTorch has CUDA\'s runtime linked in, so that its '
-                "allocations cannot be served from elsewhere"
+                'overflow="spill": PyTorch does not ask CUDA\'s runtime for its memory here, so '
+                "that it cannot be served from elsewhere: it has the runtime linked in, or "
+                "PYTORCH_ALLOC_CONF asks for expandable segments"
             )
         del asked
         torch.cuda.empty_cache()

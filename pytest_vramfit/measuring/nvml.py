@@ -110,7 +110,7 @@ class Gpu:
     def counters(self) -> Counters:
         """Read all counters now; takes about a millisecond."""
         nvml, handle, whole = self._nvml, self._handle, self._whole
-        pcie = self._fields(_PCIE)
+        pcie = self._fields(_PCIE, handle)  # not of the whole of a slice, as energy
         busy = self._try(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return Counters(
             # not of the whole of a slice: others may work on the rest
@@ -120,7 +120,7 @@ class Gpu:
             temperature_c=self._try(
                 lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)
             ),
-            throttled_ns=self._fields(_THROTTLES),
+            throttled_ns=self._fields(_THROTTLES, whole),
             pcie_bytes=pcie if len(pcie) == len(_PCIE) else None,
             gpu_busy_percent=busy.gpu if busy else None,
             memory_busy_percent=busy.memory if busy else None,
@@ -156,12 +156,12 @@ class Gpu:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _fields(self, fields: Mapping[str, str]) -> dict[str, int]:
+    def _fields(self, fields: Mapping[str, str], handle: Any) -> dict[str, int]:
         """Of the fields, under their names here, those that this driver has."""
         nvml = self._nvml
         ids = {name: getattr(nvml, field, None) for name, field in fields.items()}
         known = {name: one for name, one in ids.items() if one is not None}
-        read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(self._whole, list(known.values())))
+        read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(handle, list(known.values())))
         return {
             name: int(value.value.ullVal)
             for name, value in zip(known, read or (), strict=False)

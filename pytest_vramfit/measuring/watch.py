@@ -71,6 +71,8 @@ class Watch:
         show it.
         """
         readings = [one.pcie_bytes for one in self._samples]
+        if len(readings) == 1:
+            return None
         total = 0
         for before, after in pairwise(readings):
             if before is None or after is None:

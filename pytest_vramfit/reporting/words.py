@@ -83,7 +83,7 @@ _WITNESSES = {
     ("pcie", "on"): "{bytes} went over PCIe in a step",
     ("utilisation", "off"): "the GPU was busy {0} % of the time, its memory {1} %: it waited",
     ("utilisation", "on"): "the GPU was busy {0} % of the time, its memory {1} %",
-    ("retries", "off"): "the allocator had to give back its cache {0} times",
+    ("retries", "off"): "the allocator had to give back its cache; retries: {0}",
     ("retries", "on"): "the allocator never had to give back its cache",
     ("host_memory", "off"): "the process grew by {bytes} of host memory",
     ("host_memory", "on"): "the process grew by {bytes} of host memory",

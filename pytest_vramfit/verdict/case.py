@@ -110,7 +110,8 @@ class Case:
     def outcome(self) -> Outcome:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name: check for check in self.checks if check.status == "fail"}
-        if "resident" in failed and "no_oom" not in failed:  # seen, not only reckoned
+        seen = "resident" in failed and failed["resident"].value is not None
+        if seen and "no_oom" not in failed:  # off the card, not only more than it has
             return "spilled"
         first = next((failed[name] for name in CHECKS if name in failed), None)
         if first is None:

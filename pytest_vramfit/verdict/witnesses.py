@@ -56,7 +56,7 @@ def witnesses(claim: Claim, measurement: Measurement) -> Iterator[Witness]:
         measurement.residency,
         measurement.conditions,
     )
-    if memory is None or memory.peak_reserved_bytes is None:
+    if memory is None or memory.peak_reserved_bytes is None or measurement.prediction is not None:
         return
     usable = card_of(claim, measurement).usable_bytes
     beside = memory.outside_allocator_bytes or 0

@@ -21,7 +21,13 @@ def preloading(inherited: str | None) -> str:
 
     Raises UnsupportedError.
     """
-    return " ".join(filter(None, (str(_built()), inherited)))
+    file = str(_built().absolute())
+    if " " in file or ":" in file:  # where the system's loader splits its list
+        raise UnsupportedError(
+            'overflow="spill" needs a cache folder whose path has neither a blank nor a colon, and '
+            f"it would be {file.rpartition('/')[0]}; set XDG_CACHE_HOME"
+        )
+    return " ".join(filter(None, (file, inherited)))
 
 
 def _built() -> Path:
@@ -57,7 +63,7 @@ def _compile(file: Path) -> None:
             )
             made.replace(file)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
+        said = (getattr(error, "stderr", None) or "").strip() or str(error)
         raise UnsupportedError(
-            f'overflow="spill" could not build its library: {said.strip().splitlines()[0]}'
+            f'overflow="spill" could not build its library: {said.splitlines()[0]}'
         ) from error

@@ -155,6 +155,7 @@ def test_bytes_over_the_bus_and_how_busy_the_gpu_was(monkeypatch: pytest.MonkeyP
 def test_a_slice_does_not_tell_how_busy_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = gpu(MIG_UUID, monkeypatch).counters()
     assert (seen.gpu_busy_percent, seen.memory_busy_percent) == (None, None)
+    assert seen.pcie_bytes is None
 
 
 @pytest.mark.parametrize("one_way", [197, 198])

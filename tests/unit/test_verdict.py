@@ -1072,7 +1072,8 @@ before what was only reckoned.
 
 
 def with_checks(**by_name: Any) -> Case:
-    checks = tuple(Check(name=name, status=status) for name, status in by_name.items())
+    """Each with what was measured."""
+    checks = tuple(Check(name=name, status=status, value=1) for name, status in by_name.items())
     return replace(case(), checks=checks)
 
 

@@ -54,6 +54,23 @@ def refusal() -> str:
     return str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["my cache", "a:b"])
+def test_a_folder_that_the_loader_would_split(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    assert refusal() == (
+        'overflow="spill" needs a cache folder whose path has neither a blank nor a colon, and it '
+        f"would be {tmp_path / name / 'pytest-vramfit'}; set XDG_CACHE_HOME"
+    )
+
+
+def test_a_folder_beside_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert Path(library.preloading(None)).is_relative_to(tmp_path / "cache")
+
+
 def test_it_is_compiled_once(cache: Path, commands: list[list[str]]) -> None:
     file = Path(library.preloading(None))
     made = file.stat()

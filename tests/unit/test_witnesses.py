@@ -256,8 +256,8 @@ def test_utilisation_that_was_not_counted(measurement: Measurement) -> None:
     ("retries", "told"),
     [
         (0, ON["retries"]),
-        (1, ("off", "the allocator had to give back its cache 1 times")),
-        (23, ("off", "the allocator had to give back its cache 23 times")),
+        (1, ("off", "the allocator had to give back its cache; retries: 1")),
+        (23, ("off", "the allocator had to give back its cache; retries: 23")),
         (None, ("nothing", "could not look")),
     ],
 )
@@ -362,3 +362,13 @@ def test_check_comes_last_of_those_that_a_case_always_has() -> None:
     for engine, measurement in (("gpu", MEASUREMENT), ("gpu", RAN_OUT), ("cpu", MEASUREMENT)):
         judged = judge("test_a.py::test_b", engine, claim(), measurement)
         assert judged.checks[-1] == resident(engine, measurement)
+
+
+def test_where_nothing_ran_nobody_saw_anything() -> None:
+    assert said(replace(PREDICTED, memory=with_memory(peak_reserved_bytes=99 * GIB).memory)) == {}
+
+
+def test_a_required_look_that_could_not_be_taken_saw_nothing_off_the_card() -> None:
+    asked = claim(require=frozenset({"resident"}))
+    over = replace(with_memory(backward_peak_bytes=99 * GIB), residency=None)
+    assert judge("test", "gpu", asked, over).outcome == "over_vram"
