@@ -120,8 +120,8 @@ def seqs_seen(monkeypatch, spec, schedule):
     ],
 )
 def test_varied_lengths_take_turns_in_the_timed_steps(keywords, steps, seqs, spec_of, monkeypatch):
-    """Warm-up with the watched step, the one whose storages are followed, profiled steps and
-    evaluation stay at full length.
+    """Warm-up with the watched step, profiled steps and evaluation stay at full length; the step
+    whose storages are followed begins the turns anew.
     """
     monkeypatch.setattr(CpuBench, "gpu_work", lambda _, run: (run(), (1, 1))[1])
     spec = spec_of(method="lora", lengths="varied", **keywords)
@@ -131,8 +131,8 @@ def test_varied_lengths_take_turns_in_the_timed_steps(keywords, steps, seqs, spe
     assert seen == [
         *(2 * full),
         *seqs,
-        *seqs[: spec.accumulation],
         *(min(steps, 3) * full),
+        *seqs[: spec.accumulation],
         spec.seq,
     ]
 
