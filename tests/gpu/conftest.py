@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.marker.claim import read_claim
-from pytest_vramfit.measurement import Measurement
+from pytest_vramfit.measurement import Device, Measurement
 from pytest_vramfit.measuring import nvml
 from pytest_vramfit.worker.client import Worker
 from pytest_vramfit.worker.protocol import Measured, Request
@@ -49,13 +50,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 Measure = Callable[..., Measurement]
 
 
-def measure_in(worker: Worker, keywords: dict[str, object]) -> Measurement:
+def measure_in(
+    worker: Worker,
+    keywords: dict[str, object],
+    *,
+    target: Target | None = None,
+    card: Device | None = None,
+) -> Measurement:
     """One case in this worker; it must be measured, whatever comes out."""
     claim = read_claim([keywords], rootdir=HERE)
-    request = Request(spec=claim.spec, schedule=claim.schedule)
+    request = Request(spec=claim.spec, schedule=claim.schedule, target=target, card=card)
     reply = worker.measure(request, lambda _: None)
     assert isinstance(reply, Measured), reply
     return reply.measurement
+
+
+@pytest.fixture(scope="session")
+def measure_with() -> Measure:
+    """:func:`measure_in`, for tests that have workers of their own."""
+    return measure_in
+
+
+@pytest.fixture(scope="module")
+def predict() -> Iterator[Measure]:
+    """Predict a case for this GPU."""
+    card = nvml.cards()[0]
+    target = target_of(card.name, card.total_bytes)
+    worker = Worker("estimate")
+    yield lambda **keywords: measure_in(worker, keywords, target=target)
+    worker.stop()
 
 
 @pytest.fixture(scope="session")

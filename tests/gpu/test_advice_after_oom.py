@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.estimating.target import target_of
-from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.measuring import nvml
-from pytest_vramfit.worker.client import Worker
-from pytest_vramfit.worker.protocol import Measured, Request
 
 SUITE = """
 import pytest
@@ -42,14 +37,7 @@ def test_out_of_memory_on_the_gpu(advised, measure_fresh):
     assert memory.peak_allocated_bytes == pytest.approx(first["peak_allocated_bytes"], rel=0.005)
 
 
-def test_a_prediction_leaves_the_gpu_alone():
+def test_a_prediction_leaves_the_gpu_alone(predict):
     (card, *_) = nvml.cards()
-    claim = read_claim([{"model": "Qwen2.5-0.5B"}], rootdir=Path())
-    worker = Worker("estimate")
-    try:
-        target = target_of(card.name, card.total_bytes)
-        request = Request(spec=claim.spec, schedule=claim.schedule, target=target)
-        assert isinstance(worker.measure(request, lambda _: None), Measured)
-        assert nvml.cards()[0].used_bytes <= card.used_bytes + 32 * 2**20
-    finally:
-        worker.stop()
+    predict(model="Qwen2.5-0.5B")
+    assert nvml.cards()[0].used_bytes <= card.used_bytes + 32 * 2**20

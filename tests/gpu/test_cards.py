@@ -14,14 +14,20 @@ from pytest_vramfit.measurement import Device, Measurement, Memory
 from pytest_vramfit.spec import Claim, Overflow
 from pytest_vramfit.verdict import judge, witnesses
 from pytest_vramfit.worker.client import Worker
-from pytest_vramfit.worker.protocol import Measured, Request
 
 MIB = 2**20
+SCHEDULE: dict[str, object] = {"warmup": 2, "steps": 1}
 KEYWORDS: dict[str, dict[str, object]] = {
-    "qlora": {"model": "Qwen2.5-1.5B"},
-    "qlora, checkpointing": {"model": "Qwen2.5-7B", "checkpointing": True},
-    "lora": {"model": "Llama-3.2-1B", "method": "lora", "seq": 1024, "checkpointing": True},
-    "full": {"model": "Qwen2.5-0.5B", "method": "full", "optimizer": "adamw_8bit"},
+    "qlora": {"model": "Qwen2.5-1.5B", **SCHEDULE},
+    "qlora, checkpointing": {"model": "Qwen2.5-7B", "checkpointing": True, **SCHEDULE},
+    "lora": {
+        "model": "Llama-3.2-1B",
+        "method": "lora",
+        "seq": 1024,
+        "checkpointing": True,
+        **SCHEDULE,
+    },
+    "full": {"model": "Qwen2.5-0.5B", "method": "full", "optimizer": "adamw_8bit", **SCHEDULE},
 }
 OVER_PERCENT = (0.5, 1, 2, 5, 10, 25, 50)
 """By how much the memory that a case reserves exceeds what the card has for it."""
@@ -32,7 +38,7 @@ Emulate = Callable[..., Measurement]
 
 
 @pytest.fixture(scope="module")
-def emulate() -> Iterator[Emulate]:
+def emulate(measure_with) -> Iterator[Emulate]:
     """Measure a case on a card with so much for the allocator (None: the GPU itself)."""
     workers: dict[Overflow, Worker] = {"oom": Worker("gpu"), "spill": Worker("gpu")}
 
@@ -44,7 +50,6 @@ def emulate() -> Iterator[Emulate]:
         return memory.outside_allocator_bytes
 
     def emulate(name: str, room: int | None = None, overflow: Overflow = "oom") -> Measurement:
-        claim = claim_of(name)
         card = room and Device(
             name="a card",
             total_bytes=room + outside_bytes(name),
@@ -52,10 +57,7 @@ def emulate() -> Iterator[Emulate]:
             held_bytes=0,
             overflow=overflow,
         )
-        request = Request(spec=claim.spec, schedule=claim.schedule, card=card or None)
-        reply = workers[overflow].measure(request, lambda _: None)
-        assert isinstance(reply, Measured), reply
-        return reply.measurement
+        return measure_with(workers[overflow], KEYWORDS[name], card=card or None)
 
     yield emulate
     for worker in workers.values():
@@ -77,7 +79,7 @@ def uncapped(emulate) -> Callable[[str], Memory]:
 
 def claim_of(name: str) -> Claim:
     """What is measured; the card is told to the worker."""
-    return read_claim([{**KEYWORDS[name], "warmup": 2, "steps": 1}], rootdir=Path())
+    return read_claim([KEYWORDS[name]], rootdir=Path())
 
 
 def seen(name: str, measurement: Measurement) -> str:

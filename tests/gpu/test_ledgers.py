@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from pytest_vramfit.estimating.target import target_of
 from pytest_vramfit.events import LEDGER
-from pytest_vramfit.marker.claim import read_claim
-from pytest_vramfit.measurement import Measurement, Memory
-from pytest_vramfit.measuring import nvml
-from pytest_vramfit.worker.client import Worker
-from pytest_vramfit.worker.protocol import Measured, Request
+from pytest_vramfit.measurement import Memory
 
 MIB = 2**20
 SAME_SHARE = 0.005
@@ -32,24 +25,6 @@ CASES: dict[str, dict[str, object]] = {
     "modules to save": {"model": "Qwen2.5-1.5B", "modules_to_save": ["lm_head"]},
     "dora": {"model": "Qwen2.5-1.5B", "dora": True},
 }
-
-
-@pytest.fixture(scope="module")
-def predict() -> Iterator[Callable[..., Measurement]]:
-    """The same case, predicted for this GPU."""
-    card = nvml.cards()[0]
-    target = target_of(card.name, card.total_bytes)
-    worker = Worker("estimate")
-
-    def predict(**keywords: object) -> Measurement:
-        claim = read_claim([keywords], rootdir=Path())
-        request = Request(spec=claim.spec, schedule=claim.schedule, target=target)
-        reply = worker.measure(request, lambda _: None)
-        assert isinstance(reply, Measured), reply
-        return reply.measurement
-
-    yield predict
-    worker.stop()
 
 
 @pytest.fixture(params=CASES)
