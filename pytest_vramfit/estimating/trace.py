@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
-from pytest_vramfit.estimating.accumulation import is_in_place, sole_owners
+from pytest_vramfit.accumulation import is_in_place, sole_owners
 from pytest_vramfit.estimating.shapes import Shapes
 from pytest_vramfit.estimating.target import Workspaces
 from pytest_vramfit.events import Action

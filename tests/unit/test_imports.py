@@ -23,7 +23,7 @@ import pytest_vramfit
 PACKAGE = Path(pytest_vramfit.__file__).parent
 
 ORDER = (
-    ("", "catalog", "events", "quantity", "spec", "recorder"),
+    ("", "accumulation", "catalog", "events", "quantity", "spec", "recorder"),
     ("marker", "measurement", "training"),
     ("virtual_card",),
     ("estimating", "measuring"),
@@ -37,9 +37,9 @@ ORDER = (
 
 TRAINING_LIBRARIES = {"torch", "transformers", "peft", "bitsandbytes", "accelerate"}
 IN_THE_WORKER = (
+    "accumulation",
     "recorder",
     "training",
-    "estimating.accumulation",
     "estimating.after_steps",
     "estimating.attention",
     "estimating.attention_kernels",
