@@ -34,11 +34,11 @@ WAYS_OUT = {
     "rank 4, on": ({**ON, "rank": 4}, "spilled"),
     "attention only, off": ({**OFF, "targets": "attention"}, "spilled"),
     "attention only, on": ({**ON, "targets": "attention"}, "spilled"),
-    "q and v only, off": ({**OFF, "targets": "qv"}, "fits"),
+    "q and v only, off": ({**OFF, "targets": "qv"}, "spilled"),
     "q and v only, on": ({**ON, "targets": "qv"}, "spilled"),
     "no fp32 copies, on": ({**ON, "kbit_upcast": False}, "fits"),
 }
-"""The 14B with one change, and what an estimate says of it."""
+"""The 14B with one change, and what came of it on an H200."""
 
 
 @pytest.fixture(scope="module")
