@@ -23,7 +23,7 @@ def take_ledger(step: Step, device: torch.device, memory: Memory) -> dict[str, i
     ``workspace`` the rest of the peak, which PyTorch's operations do not show: what kernels take
     for their own time, what libraries keep, and the allocator's rounding.
     """
-    journal = _Watching(device.type)
+    journal = (_GpuJournal if device.type == "cuda" else Journal)(device.type)
     journal.follow(step)
     living = {
         **adapters.parts(step.model),
@@ -49,20 +49,21 @@ def take_ledger(step: Step, device: torch.device, memory: Memory) -> dict[str, i
     return {name: parts[name] for name in LEDGER}
 
 
-class _Watching(Journal):
-    """A journal on a GPU, under which autograd adds up gradients in place as it does without."""
+class _GpuJournal(Journal):
+    """A journal under which autograd adds up gradients in place, as it does without.
+
+    On a CPU the engine measures under a mode, too.
+    """
 
     def __init__(self, device_type: str) -> None:
         super().__init__(device_type)
-        self._adds_in_place = device_type == "cuda"
         self._sole = sole_owners()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, or what it is where nobody looks on."""
-        of_autograd = self._adds_in_place and self.phase() == "backward"
-        if of_autograd and is_in_place(func, args, self._sole):
+        if self.phase() == "backward" and is_in_place(func, args, self._sole):
             return args[0].add_(args[1])
         return super().__torch_dispatch__(func, types, args, kwargs)
 
