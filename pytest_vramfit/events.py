@@ -32,10 +32,9 @@ Event = tuple[Action, int, int]
 class Block:
     """One allocation."""
 
-    made_by: str
-    """The operation."""
+    made_by: object
+    """The operation, which its text names."""
     shape: tuple[int, ...]
-    dtype: str
     phase: str
     """What was going on: ``load``, ``forward``, ``backward`` or ``optimizer``."""
     part: str | None = None
@@ -64,7 +63,7 @@ def part_of(block: Block, vocabulary: int) -> str:
         return block.part
     if block.phase == "optimizer":
         return "optimizer"
-    if block.made_by.startswith("bitsandbytes.dequantize"):
+    if str(block.made_by).startswith("bitsandbytes.dequantize"):
         return "workspace"
     if block.shape[-1:] == (vocabulary,):
         return "logits"

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_iter
 
 from pytest_vramfit.events import Action, Block, Event, block_bytes
 
+_Living = weakref.KeyedRef[int, torch.UntypedStorage]
+
 
 class CeilingReachedError(Exception):
     """More bytes came to life than the recorder was told to let live."""
@@ -37,7 +39,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._device_types = device_types
         self._ceiling_bytes = ceiling_bytes
-        self._live: set[int] = set()
+        self._live: dict[int, tuple[_Living, int]] = {}
+        """Storages and their bytes, by their keys."""
         self.live_bytes = 0
         self.peak_bytes = 0
 
@@ -59,9 +62,13 @@ class Recorder(TorchDispatchMode):
 
     def count_all(self, result: Any, made_by: object) -> None:
         """Count what an operation returned."""
-        for value in (result,) if isinstance(result, torch.Tensor) else tree_iter(result):
-            if isinstance(value, torch.Tensor) and value.device.type in self._device_types:
-                self.count(value, made_by)
+        if isinstance(result, torch.Tensor):
+            if result.device.type in self._device_types:
+                self.count(result, made_by)
+        elif result is not None:
+            for value in tree_iter(result):
+                if isinstance(value, torch.Tensor):
+                    self.count_all(value, made_by)
 
     def count(self, tensor: torch.Tensor, made_by: object) -> None:
         """Count the tensor's storage from now on, if it is new; ``made_by``: the operation."""
@@ -70,8 +77,7 @@ class Recorder(TorchDispatchMode):
         size_bytes = block_bytes(storage.nbytes())
         if key in self._live or size_bytes == 0:
             return
-        self._live.add(key)
-        weakref.finalize(storage, self._gone, key, size_bytes)
+        self._live[key] = weakref.KeyedRef(storage, self._gone, key), size_bytes
         self.live_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self.born(key, tensor, made_by)
@@ -84,10 +90,10 @@ class Recorder(TorchDispatchMode):
     def gone(self, key: int) -> None:
         """Called when a storage's last reference is gone."""
 
-    def _gone(self, key: int, size_bytes: int) -> None:
-        self._live.discard(key)
+    def _gone(self, storage: _Living) -> None:
+        _, size_bytes = self._live.pop(storage.key)
         self.live_bytes -= size_bytes
-        self.gone(key)
+        self.gone(storage.key)
 
 
 class HasPhase(Protocol):
@@ -120,8 +126,7 @@ class Journal(Recorder):
     def born(self, key: int, tensor: torch.Tensor, made_by: object) -> None:
         """Record an allocation."""
         size_bytes = tensor.untyped_storage().nbytes()
-        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._block_of[key] = self.allocate(size_bytes, str(made_by), shape, dtype)
+        self._block_of[key] = self.allocate(size_bytes, made_by, tuple(tensor.shape))
 
     def gone(self, key: int) -> None:
         """Record that a block was freed."""
@@ -139,9 +144,9 @@ class Journal(Recorder):
         for number in self._block_of.values():
             self.blocks[number].part = self.blocks[number].part or part
 
-    def allocate(self, size_bytes: int, made_by: str, shape: tuple[int, ...], dtype: str) -> int:
+    def allocate(self, size_bytes: int, made_by: object, shape: tuple[int, ...]) -> int:
         """Note an allocation; its number."""
         number = len(self.blocks)
-        self.blocks.append(Block(made_by, shape, dtype, self.phase()))
+        self.blocks.append(Block(made_by, shape, self.phase()))
         self.events.append((Action.ALLOCATE, number, size_bytes))
         return number

@@ -153,7 +153,7 @@ class Trace(Journal):
             self._allocate_workspace(name, size_bytes)
 
     def _allocate_workspace(self, name: str, size_bytes: int) -> int:
-        number = self.allocate(size_bytes, name, (size_bytes,), "uint8")
+        number = self.allocate(size_bytes, name, (size_bytes,))
         self.blocks[number].part = "workspace"
         return number
 

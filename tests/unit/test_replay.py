@@ -34,7 +34,7 @@ def traced(*script, blocks=None, vocabulary=0):
             events.append((Action.MARK, len(marks), 0))
             marks.append(line)
     made = {
-        name: Block(made_by="aten.mm", shape=(1,), dtype="uint8", phase="load") for name in numbers
+        name: Block(made_by="aten.mm", shape=(1,), phase="load") for name in numbers
     }
     return Traced(
         events=tuple(events),
@@ -245,17 +245,17 @@ def test_addresses_decide_between_free_blocks_of_one_size():
 
 
 PARTS = {
-    "base": Block("aten.empty", (8,), "uint8", "load", "weights"),
-    "scales": Block("aten.empty", (8,), "float32", "load", "quantisation"),
-    "a": Block("aten.empty", (8,), "float32", "load", "adapters"),
-    "grad": Block("aten.mm", (8,), "float32", "backward", "gradients"),
-    "state": Block("aten.zeros", (8,), "float32", "optimizer"),
-    "buffer": Block("aten.sqrt", (4, 32), "float32", "optimizer"),
-    "weight": Block("bitsandbytes.dequantize_4bit.default", (4, 32), "bfloat16", "forward"),
-    "logits": Block("aten.mm", (4, 32), "bfloat16", "forward"),
-    "hidden": Block("aten.mm", (32, 4), "bfloat16", "forward"),
-    "number": Block("aten.sum", (), "float32", "forward"),
-    "cublas": Block("cublas", (8,), "uint8", "backward", "workspace"),
+    "base": Block("aten.empty", (8,), "load", "weights"),
+    "scales": Block("aten.empty", (8,), "load", "quantisation"),
+    "a": Block("aten.empty", (8,), "load", "adapters"),
+    "grad": Block("aten.mm", (8,), "backward", "gradients"),
+    "state": Block("aten.zeros", (8,), "optimizer"),
+    "buffer": Block("aten.sqrt", (4, 32), "optimizer"),
+    "weight": Block("bitsandbytes.dequantize_4bit.default", (4, 32), "forward"),
+    "logits": Block("aten.mm", (4, 32), "forward"),
+    "hidden": Block("aten.mm", (32, 4), "forward"),
+    "number": Block("aten.sum", (), "forward"),
+    "cublas": Block("cublas", (8,), "backward", "workspace"),
 }
 
 
