@@ -33,9 +33,7 @@ def traced(*script, blocks=None, vocabulary=0):
         else:
             events.append((Action.MARK, len(marks), 0))
             marks.append(line)
-    made = {
-        name: Block(made_by="aten.mm", shape=(1,), phase="load") for name in numbers
-    }
+    made = {name: Block(made_by="aten.mm", shape=(1,), phase="load") for name in numbers}
     return Traced(
         events=tuple(events),
         blocks=tuple({**made, **(blocks or {})}.values()),
