@@ -18,7 +18,7 @@ from pytest_vramfit.verdict import Case
 from pytest_vramfit.worker.client import OnProgress, Worker
 from pytest_vramfit.worker.protocol import NotMeasured, Progress, Request
 
-_OF_THE_STEP = {"no_oom", "peak_within_vram", "headroom"}
+_OF_THE_STEP = {"no_oom", "peak_within_vram", "resident", "headroom"}
 """Checks of what a prediction tells: not of what follows the training steps."""
 
 
@@ -68,4 +68,5 @@ def _target_of(case: Case) -> Target:
         total_bytes=card.total_bytes,
         reserved_bytes=card.total_bytes - card.usable_bytes,
         outside_bytes=known.outside_bytes if outside is None else outside,
+        overflow="spill" if case.outcome == "spilled" else case.claim.limits.overflow,
     )

@@ -223,7 +223,9 @@ class Gate:
 
 def _target(limits: Limits) -> Target | None:
     """The card that the claim names."""
-    return None if limits.card_bytes is None else target_of(limits.card, limits.card_bytes)
+    if limits.card_bytes is None:
+        return None
+    return target_of(limits.card, limits.card_bytes, limits.overflow)
 
 
 def _device(card: Target, limits: Limits) -> Device:

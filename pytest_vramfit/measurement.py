@@ -190,7 +190,8 @@ class Prediction:
     """What an estimate says beside the figures of memory, which it has as if it had measured."""
 
     fits: bool | None
-    """None: it is too close to the limit to tell."""
+    """Whether the steps get through; on a card that serves from host memory what does not fit,
+    whether they stay on it. None: it is too close to the limit to tell."""
     margin: float
     """So much of the allocator's memory that it is too close within."""
     reserved_bytes: tuple[int, int]

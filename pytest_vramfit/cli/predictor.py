@@ -17,7 +17,7 @@ from pytest_vramfit.worker.protocol import NotMeasured
 
 Fit = Literal["fits", "does not fit", "undecided"]
 
-_OF_MEMORY = ("no_oom", "peak_within_vram", "headroom", *PHASES)
+_OF_MEMORY = ("no_oom", "peak_within_vram", "resident", "headroom", *PHASES)
 """The checks that an estimate makes."""
 _UNDECIDED = ("too_close", "cache_in_the_way")
 """Findings that only the card itself can settle."""
@@ -101,7 +101,7 @@ def to_json(case: Case) -> dict[str, Any]:
     return {
         "answer": fit_of(case),
         "holds": holds(case),
-        "target": target_of(limits.card, limits.card_bytes).to_json(),
+        "target": target_of(limits.card, limits.card_bytes, limits.overflow).to_json(),
         "assumed": assumed(limits.card),
         **{name: row[name] for name in _IN_JSON},
     }

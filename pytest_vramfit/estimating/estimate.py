@@ -75,8 +75,13 @@ class Estimator:
         traced, unbounded, traced_ns = self._traced(spec, target, settings, schedule)
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
-        fits, oom = answer(traced, settings, capacity, unbounded)
         reserved = [one.peak_reserved_bytes for one in unbounded]
+        may_run_out: tuple[Phase, ...] = ()
+        if target.overflow == "spill":
+            fits, oom = _stays(reserved, capacity), None
+        else:
+            fits, oom = answer(traced, settings, capacity, unbounded)
+            may_run_out = _may_run_out(schedule.phases, traced, settings, capacity, unbounded)
         return Measurement(
             device=Device(
                 name=target.name,
@@ -99,7 +104,7 @@ class Estimator:
                 fits=fits,
                 margin=MARGIN,
                 reserved_bytes=(min(reserved), max(reserved)),
-                may_run_out=_may_run_out(schedule.phases, traced, settings, capacity, unbounded),
+                may_run_out=may_run_out,
             ),
             environment={},
         )
@@ -186,6 +191,15 @@ def answer(
         return True, None
     ends = [one for one in _replays(traced, settings, more) if isinstance(one, RanOut)]
     return (False, _oom(ends[0])) if len(ends) == len(unbounded) else (None, None)
+
+
+def _stays(reserved: Sequence[int], capacity: int) -> bool | None:
+    """Whether all of it stays on a card that serves the rest from host memory, for what is reserved
+    in each order of addresses. Such a card never makes the allocator give back its cache.
+    """
+    if all(one <= int(capacity * (1 - MARGIN)) for one in reserved):
+        return True
+    return False if all(one > int(capacity * (1 + MARGIN)) for one in reserved) else None
 
 
 def _may_run_out(

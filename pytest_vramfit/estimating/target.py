@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_vramfit.catalog import gpus
+from pytest_vramfit.spec import Overflow
 
 _MIB = 2**20
 _OTHER_OUTSIDE_BYTES = 776 * _MIB
@@ -70,6 +71,8 @@ class Target:
     """CUDA's compute capability; None: the CPU."""
     torch: Version | None = None
     """PyTorch's, whose kernels and allocator are meant; None: the installed one."""
+    overflow: Overflow = "oom"
+    """What it does when it is full."""
 
     @property
     def usable_bytes(self) -> int:
@@ -102,7 +105,7 @@ class Target:
         return _workspaces(self.capability, self.torch)
 
 
-def target_of(name: str | None, total_bytes: int) -> Target:
+def target_of(name: str | None, total_bytes: int, overflow: Overflow = "oom") -> Target:
     """A card of the catalogue, by its name there; without one any card of that memory."""
     gpu = gpus.find(name) if name else None
     if gpu is None:
@@ -112,6 +115,7 @@ def target_of(name: str | None, total_bytes: int) -> Target:
             reserved_bytes=int(total_bytes * _OTHER_RESERVED_SHARE),
             outside_bytes=_OTHER_OUTSIDE_BYTES,
             capability=_OTHER_CAPABILITY,
+            overflow=overflow,
         )
     reserved, outside = gpu.reserved_bytes, gpu.outside_bytes
     return Target(
@@ -122,6 +126,7 @@ def target_of(name: str | None, total_bytes: int) -> Target:
         ),
         outside_bytes=_OTHER_OUTSIDE_BYTES if outside is None else outside,
         capability=gpu.capability,
+        overflow=overflow,
     )
 
 

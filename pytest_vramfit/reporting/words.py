@@ -23,6 +23,7 @@ _FINDINGS = {
     "what does not fit, and ignores NVIDIA's 'Prefer No Sysmem Fallback'",
     "cache_in_the_way": "it may get through if the allocator gives back what it keeps in reserve: "
     "only the card itself tells",
+    "cache_spills": "with the allocator's cache, which only a card that refuses makes it give back",
     "ran_with_less": "it also ran with {headroom} less to have: the rest was cache",
     "oom_with_less": "out of memory in a second run, which had {headroom} less to have",
     "one_step": "one timed step cannot show growth",

@@ -70,7 +70,7 @@ def judge(
     case again because a time was in doubt, ``reference`` what it is compared with.
     """
     memory = measurement.memory
-    checks = [no_oom(measurement)]
+    checks = [no_oom(claim, measurement)]
     reference = reference or Reference()
     if memory is not None and measurement.prediction is not None:
         checks += _of_prediction(claim, measurement, memory, capped)
@@ -90,7 +90,7 @@ def judge(
             *_max_step(claim, measurement),
             *_regressions(nodeid, engine, claim, (measurement, *more), reference),
         ]
-    seen = resident(engine, measurement)
+    seen = resident(engine, claim, measurement)
     doubt = may_leave_the_card(measurement) if engine == "gpu" else None
     if doubt is not None and seen.status == "unchecked":
         checks = [doubted(check, doubt) for check in checks]

@@ -39,7 +39,8 @@ def capacity_to_try(claim: Claim, measurement: Measurement) -> int | None:
 
     The allocator's cache may fill what must stay free although the step does not need it; only a
     run with that much less memory tells. A prediction is made anew in any case: it knows how near
-    to the limit is too close to tell.
+    to the limit is too close to tell. A card that serves from host memory what does not fit never
+    makes the allocator give back its cache.
     """
     memory = measurement.memory
     if memory is None or memory.peak_reserved_bytes is None or not has_headroom(claim):
@@ -47,6 +48,8 @@ def capacity_to_try(claim: Claim, measurement: Measurement) -> int | None:
     room = _room(claim, measurement, memory)
     if measurement.prediction is not None:
         return room
+    if claim.limits.overflow == "spill":
+        return None
     needed = memory.peak_allocated_bytes <= room < memory.peak_reserved_bytes
     return room if needed else None
 
@@ -60,7 +63,7 @@ def contamination(
     """
     change, memory = measurement.device.held_change, measurement.memory
     if change is not None:
-        checks = [no_oom(measurement)]
+        checks = [no_oom(claim, measurement)]
         if memory is not None:
             checks += [
                 peak_within_vram(claim, measurement, memory),
@@ -84,25 +87,27 @@ def _without_headroom(claim: Claim) -> Claim:
     return replace(claim, limits=replace(claim.limits, headroom=NO_HEADROOM))
 
 
-def no_oom(measurement: Measurement) -> Check:
+def no_oom(claim: Claim, measurement: Measurement) -> Check:
     """The training steps never asked for more than there was."""
     oom, prediction = measurement.oom, measurement.prediction
-    if prediction is not None and prediction.fits is None:
+    refuses = claim.limits.overflow == "oom"
+    if prediction is not None and prediction.fits is None and refuses:
         memory = measurement.memory
         assert memory is not None
         room = measurement.device.usable_bytes - (memory.outside_allocator_bytes or 0)
-        return unchecked("no_oom", _undecided(memory, room, prediction))
+        return unchecked("no_oom", _undecided(claim, memory, room, prediction))
     return Check(name="no_oom", status="pass") if oom is None else _ran_out("no_oom", oom)
 
 
-def _undecided(memory: Memory, room: int, prediction: Prediction) -> Finding:
+def _undecided(claim: Claim, memory: Memory, room: int, prediction: Prediction) -> Finding:
     """Why it cannot be told whether the allocator gets through with the room."""
-    if memory.peak_allocated_bytes < room * (1 - prediction.margin):
+    if _needed(claim, memory) < room * (1 - prediction.margin):
         return Finding(kind="cache_in_the_way")
-    return _too_close(prediction)
+    return too_close(prediction)
 
 
-def _too_close(prediction: Prediction) -> Finding:
+def too_close(prediction: Prediction) -> Finding:
+    """That predictions are not so exact."""
     return Finding(kind="too_close", names=(f"{100 * prediction.margin:g} %",))
 
 
@@ -133,7 +138,7 @@ def _within_vram(name: str, peak: int, claim: Claim, measurement: Measurement) -
     usable = card_of(claim, measurement).usable_bytes
     check = limited(name, needed, usable, "bytes")
     if prediction is not None and abs(needed - usable) <= prediction.margin * usable:
-        return replace(check, status="unchecked", findings=(_too_close(prediction),))
+        return replace(check, status="unchecked", findings=(too_close(prediction),))
     return check
 
 
@@ -166,9 +171,9 @@ def headroom(
         return
     room = _room(claim, measurement, memory)
     if capped is None:
-        yield limited("headroom", memory.peak_allocated_bytes, room, "bytes")
+        yield limited("headroom", _needed(claim, memory), room, "bytes")
     elif capped.prediction is not None:
-        yield _predicted_headroom(memory, room, capped.prediction)
+        yield _predicted_headroom(claim, memory, room, capped.prediction)
     else:
         ran = capped.oom is None
         yield Check(
@@ -181,17 +186,26 @@ def headroom(
         )
 
 
-def _predicted_headroom(memory: Memory, room: int, prediction: Prediction) -> Check:
+def _predicted_headroom(claim: Claim, memory: Memory, room: int, prediction: Prediction) -> Check:
     """``prediction`` was made for the room."""
     fits = prediction.fits
     return Check(
         name="headroom",
         status="unchecked" if fits is None else "pass" if fits else "fail",
-        value=memory.peak_allocated_bytes if fits else memory.peak_reserved_bytes,
+        value=_needed(claim, memory) if fits else memory.peak_reserved_bytes,
         limit=room,
         unit="bytes",
-        findings=(_undecided(memory, room, prediction),) if fits is None else (),
+        findings=(_undecided(claim, memory, room, prediction),) if fits is None else (),
     )
+
+
+def _needed(claim: Claim, memory: Memory) -> int:
+    """What the allocator cannot do without. A card that serves from host memory what does not fit
+    never makes it give back its cache.
+    """
+    if claim.limits.overflow == "oom" or memory.peak_reserved_bytes is None:
+        return memory.peak_allocated_bytes
+    return memory.peak_reserved_bytes
 
 
 def steady(claim: Claim, memory: Memory) -> Check:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_vramfit.measurement import Engine, Measurement
+from pytest_vramfit.measurement import Engine, Measurement, Memory, Prediction
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict.case import Check, Finding, unchecked
-from pytest_vramfit.verdict.memory import card_of
+from pytest_vramfit.verdict.memory import card_of, too_close
 
 _MUCH_PCIE_SHARE = 0.05
 """Of the allocator's memory, over the bus in a step: batches and the loss are kilobytes."""
@@ -28,11 +28,11 @@ class Witness:
     finding: Finding
 
 
-def resident(engine: Engine, measurement: Measurement) -> Check:
+def resident(engine: Engine, claim: Claim, measurement: Measurement) -> Check:
     """All that the allocator had after the timed steps was on the card."""
     residency = measurement.residency
     if measurement.prediction is not None:
-        return unchecked("resident", Finding(kind="nothing_ran"))
+        return _predicted(claim, measurement, measurement.prediction)
     if engine != "gpu":
         return unchecked("resident", Finding(kind="no_card"))
     if measurement.memory is None:
@@ -49,6 +49,30 @@ def resident(engine: Engine, measurement: Measurement) -> Check:
     )
 
 
+def _predicted(claim: Claim, measurement: Measurement, prediction: Prediction) -> Check:
+    """Of a card that refuses what does not fit there is nothing to tell."""
+    memory = measurement.memory
+    if claim.limits.overflow == "oom" or memory is None:
+        return unchecked("resident", Finding(kind="nothing_ran"))
+    if prediction.fits is None:
+        return unchecked("resident", too_close(prediction))
+    return Check(
+        name="resident",
+        status="pass" if prediction.fits else "fail",
+        value=max(0, _over(claim, measurement, memory)),
+        limit=0,
+        unit="bytes",
+        findings=() if prediction.fits else (Finding(kind="cache_spills"),),
+    )
+
+
+def _over(claim: Claim, measurement: Measurement, memory: Memory) -> int:
+    """How much more than the card has was reserved and beside it; below zero: less."""
+    assert memory.peak_reserved_bytes is not None
+    beside = memory.outside_allocator_bytes or 0
+    return memory.peak_reserved_bytes + beside - card_of(claim, measurement).usable_bytes
+
+
 def witnesses(claim: Claim, measurement: Measurement) -> Iterator[Witness]:
     """Each with what it saw, whether or not they agree."""
     memory, residency, conditions = (
@@ -58,9 +82,7 @@ def witnesses(claim: Claim, measurement: Measurement) -> Iterator[Witness]:
     )
     if memory is None or memory.peak_reserved_bytes is None or measurement.prediction is not None:
         return
-    usable = card_of(claim, measurement).usable_bytes
-    beside = memory.outside_allocator_bytes or 0
-    over = memory.peak_reserved_bytes + beside - usable
+    over = _over(claim, measurement, memory)
     yield _seen("accounting", over > 0, str(max(0, over)), str(-min(0, over)))
     if residency is None:
         yield _blind("residency")

@@ -64,3 +64,14 @@ def test_a_merged_weight_comes_back_to_the_card_as_it_is_quantised(quant, in_flo
         if one.phase == "merge" and str(one.made_by).startswith("aten.empty_like")
     }
     assert (4 in element_bytes, 2 in element_bytes) == (in_float32, not in_float32)
+
+
+def test_a_card_that_serves_from_host_memory_is_left_by_what_is_reserved(spec_of):
+    """With what its allocator reserves and a margin to either side; it never runs out."""
+    spec, card = spec_of(), replace(CARD, overflow="spill")
+    it = estimate.Estimator()
+    low, high = it.estimate(spec, card).prediction.reserved_bytes
+    for capacity, fits in ((high / 0.994, True), (high, None), (low, None), (low / 1.006, False)):
+        seen = it.estimate(spec, card, int(capacity), replace(LEAST, phases=("eval",)))
+        assert (seen.oom, seen.prediction.fits, seen.prediction.may_run_out) == (None, fits, ())
+        assert [*seen.phases] == ["eval"]

@@ -224,6 +224,23 @@ def test_headroom_decided_by_a_second_run(
     )
 
 
+@pytest.mark.parametrize(("over", "status"), [(0, "pass"), (1, "fail")])
+def test_headroom_where_nothing_makes_the_allocator_give_back_its_cache(
+    over: int, status: str
+) -> None:
+    # 12 GiB reserved and half a GiB beside them leave 10.5 of 23 GiB
+    asked = claim(
+        card_bytes=24 * GIB,
+        overflow="spill",
+        headroom=Headroom(size_bytes=10 * GIB + 512 * MIB + over),
+    )
+    assert capacity_to_try(asked, MEASUREMENT) is None
+    room = 12 * GIB - over
+    assert check(case(MEASUREMENT, asked), "headroom") == Check(
+        name="headroom", status=status, value=12 * GIB, limit=room, unit="bytes"
+    )
+
+
 def test_headroom_larger_than_the_card_leaves_no_room_rather_than_less_than_none() -> None:
     asked = claim(card_bytes=GIB, headroom=Headroom(size_bytes=8 * GIB))
     found = check(case(peaking_at(1), asked), "headroom")

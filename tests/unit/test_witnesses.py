@@ -52,13 +52,54 @@ def said(measurement: Measurement, asked: Claim | None = None) -> dict[str, tupl
     ("off_card", "status"), [(0, "pass"), (1, "fail"), (46 * MIB, "fail"), (12 * GIB, "fail")]
 )
 def test_all_of_the_allocator_s_memory_must_be_on_the_card(off_card: int, status: Any) -> None:
-    assert resident("gpu", with_residency(off_card_bytes=off_card)) == Check(
+    assert resident("gpu", claim(), with_residency(off_card_bytes=off_card)) == Check(
         name="resident", status=status, value=off_card, limit=0, unit="bytes"
     )
 
 
 def test_segments_that_are_too_small_to_tell_are_not_off_the_card() -> None:
-    assert resident("gpu", with_residency(uncertainty_bytes=GIB)).status == "pass"
+    assert resident("gpu", claim(), with_residency(uncertainty_bytes=GIB)).status == "pass"
+
+
+SPILLING = claim(card_bytes=24 * GIB, card="Card", overflow="spill")
+
+
+@pytest.mark.parametrize(
+    ("fits", "reserved", "expected"),
+    [
+        (True, 12 * GIB, Check(name="resident", status="pass", value=0, limit=0, unit="bytes")),
+        (
+            False,  # 23 GiB can be had, and half a GiB lies beside the allocator
+            23 * GIB,
+            Check(
+                name="resident",
+                status="fail",
+                value=512 * MIB,
+                limit=0,
+                unit="bytes",
+                findings=(Finding(kind="cache_spills"),),
+            ),
+        ),
+        (
+            None,
+            22 * GIB,
+            Check(
+                name="resident",
+                status="unchecked",
+                findings=(Finding(kind="too_close", names=("0.5 %",)),),
+            ),
+        ),
+    ],
+)
+def test_a_card_that_serves_from_host_memory_is_predicted_by_what_is_reserved(
+    fits: bool | None, reserved: int, expected: Check
+) -> None:
+    prediction = Prediction(fits=fits, margin=0.005, reserved_bytes=(reserved, reserved))
+    seen = replace(with_memory(peak_reserved_bytes=reserved), prediction=prediction)
+    judged = judge("", "estimate", SPILLING, seen)
+    assert judged.checks[-1] == resident("estimate", SPILLING, seen) == expected
+    assert judged.checks[0] == Check(name="no_oom", status="pass")
+    assert judged.outcome == ("spilled" if fits is False else "fits")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +114,7 @@ def test_segments_that_are_too_small_to_tell_are_not_off_the_card() -> None:
     ],
 )
 def test_why_it_could_not_be_looked_at(engine: Engine, measurement: Measurement, kind: str) -> None:
-    assert resident(engine, measurement) == Check(
+    assert resident(engine, claim(), measurement) == Check(
         name="resident", status="unchecked", findings=(Finding(kind=kind),)
     )
 
@@ -361,7 +402,7 @@ def test_text_has_no_word_of_it_where_neither_accounts_nor_residency_say_so(
 def test_check_comes_last_of_those_that_a_case_always_has() -> None:
     for engine, measurement in (("gpu", MEASUREMENT), ("gpu", RAN_OUT), ("cpu", MEASUREMENT)):
         judged = judge("test_a.py::test_b", engine, claim(), measurement)
-        assert judged.checks[-1] == resident(engine, measurement)
+        assert judged.checks[-1] == resident(engine, claim(), measurement)
 
 
 def test_where_nothing_ran_nobody_saw_anything() -> None:

@@ -91,6 +91,14 @@ FINDINGS = [
         IN_RESERVE,
     ),
     (
+        "cache_spills",
+        "resident",
+        case(
+            predicted(fits=False, room_bytes=11 * GIB), claim(card_bytes=12 * GIB, overflow="spill")
+        ),
+        "with the allocator's cache, which only a card that refuses makes it give back",
+    ),
+    (
         "no_card",
         "resident",
         judge("test_a.py::test_b", "cpu", claim(), MEASUREMENT),
