@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Name = TypeVar("Name", bound=str)
 _DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
 """The values of NVML's nvmlDriverModel_t."""
 
@@ -35,7 +36,7 @@ class Card:
 
 def cards() -> list[Card]:
     """Every GPU of the machine, in NVML's order. Raises NvmlUnavailableError."""
-    with _session() as nvml:
+    with session() as nvml:
         count = nvml.nvmlDeviceGetCount()
         return [_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
 
@@ -110,7 +111,7 @@ class Gpu:
     def counters(self) -> Counters:
         """Read all counters now; takes about a millisecond."""
         nvml, handle, whole = self._nvml, self._handle, self._whole
-        pcie = self._fields(_PCIE, handle)  # not of the whole of a slice, as energy
+        pcie = fields(nvml, _PCIE, handle)  # not of the whole of a slice, as energy
         busy = self._try(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return Counters(
             # not of the whole of a slice: others may work on the rest
@@ -120,7 +121,7 @@ class Gpu:
             temperature_c=self._try(
                 lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)
             ),
-            throttled_ns=self._fields(_THROTTLES, whole),
+            throttled_ns=fields(nvml, _THROTTLES, whole),
             pcie_bytes=pcie if len(pcie) == len(_PCIE) else None,
             gpu_busy_percent=busy.gpu if busy else None,
             memory_busy_percent=busy.memory if busy else None,
@@ -156,27 +157,33 @@ class Gpu:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _fields(self, fields: Mapping[str, str], handle: Any) -> dict[str, int]:
-        """Of the fields, under their names here, those that this driver has."""
-        nvml = self._nvml
-        ids = {name: getattr(nvml, field, None) for name, field in fields.items()}
-        known = {name: one for name, one in ids.items() if one is not None}
-        read = self._try(lambda: nvml.nvmlDeviceGetFieldValues(handle, list(known.values())))
-        return {
-            name: int(value.value.ullVal)
-            for name, value in zip(known, read or (), strict=False)
-            if value.nvmlReturn == nvml.NVML_SUCCESS
-        }
-
     def _try(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except self._nvml.NVMLError:
-            return None
+        return tried(self._nvml, read)
+
+
+def tried(nvml: Any, read: Callable[[], T]) -> T | None:
+    """A reading; None where NVML does not have it."""
+    try:
+        return read()
+    except nvml.NVMLError:
+        return None
+
+
+def fields(nvml: Any, wanted: Mapping[Name, str], handle: Any) -> dict[Name, int]:
+    """Of the fields, under their names here, those that this driver has."""
+    ids = {name: getattr(nvml, field, None) for name, field in wanted.items()}
+    known = {name: one for name, one in ids.items() if one is not None}
+    read = tried(nvml, lambda: nvml.nvmlDeviceGetFieldValues(handle, list(known.values())))
+    return {
+        name: int(value.value.ullVal)
+        for name, value in zip(known, read or (), strict=False)
+        if value.nvmlReturn == nvml.NVML_SUCCESS
+    }
 
 
 @contextlib.contextmanager
-def _session() -> Iterator[Any]:
+def session() -> Iterator[Any]:
+    """The library, from its initialisation to its shutdown. Raises NvmlUnavailableError."""
     nvml = _opened()
     try:
         with _unavailable(nvml):

@@ -52,16 +52,19 @@ class Run:
 
         return Cases(self._config, self._settings)
 
-    def pytest_report_header(self) -> str | None:
-        """Say what will be measured on, or that results which were asked for will not come."""
+    def pytest_report_header(self) -> list[str]:
+        """Say what will be measured on and what is wrong with it, or that results which were asked
+        for will not come.
+        """
         settings = self._settings
         if settings.engine is None and settings.json is None:
-            return None
+            return []
         from pytest_vramfit.reporting import header
 
         if settings.engine is None:
-            return header.without_engine(settings.gpu_option)
-        return header.line(settings.engine, settings.card)
+            return [header.without_engine(settings.gpu_option)]
+        ailments = header.ailments() if settings.engine == "gpu" else []
+        return [header.line(settings.engine, settings.card), *ailments]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Start the worker while the rest is collected."""

@@ -1,10 +1,36 @@
-"""The line at the top of a run: what will be measured on."""
+"""The lines at the top of a run: what will be measured on, and what is wrong with it."""
 
 from __future__ import annotations
 
 from pytest_vramfit.measurement import Engine
-from pytest_vramfit.measuring import host, nvml
+from pytest_vramfit.measuring import health, host, nvml
+from pytest_vramfit.measuring.health import Fault
 from pytest_vramfit.reporting import figures, words
+
+_FAULTS: dict[Fault, str] = {
+    "lost": "it does not answer",
+    "reset": "an error left it in want of a reset",
+    "reboot": "an error left it in want of a reboot of the machine",
+    "drain": "an error left it in want of being drained",
+    "pages pending": "pages of its memory are to be retired with its next reset",
+    "rows pending": "rows of its memory are to be remapped with its next reset",
+    "rows failed": "rows of its memory could not be remapped: it is to be replaced",
+    "ecc": "it had memory errors that ECC could not correct",
+    "hot": "its clocks are held down by heat",
+}
+
+
+def ailments() -> list[str]:
+    """A line for each GPU with which something is wrong."""
+    try:
+        found = health.ailing()
+    except nvml.NvmlUnavailableError:  # which :func:`line` says
+        return []
+    return [
+        f"vramfit: WARNING: GPU {one.number}{f' ({one.name})' if one.name else ''}: "
+        + "; ".join(_FAULTS[fault] for fault in one.faults)
+        for one in found
+    ]
 
 
 def line(engine: Engine, card: str | None) -> str:

@@ -1,10 +1,13 @@
-"""The line that says what will be measured on."""
+"""The lines that say what will be measured on."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from pytest_vramfit.measuring import host, nvml
+from pytest_vramfit.measuring import health, host, nvml
+from pytest_vramfit.measuring.health import Fault, Health
 from pytest_vramfit.reporting import header
 
 
@@ -61,3 +64,34 @@ def test_gpu_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert header.line("gpu", None) == (
         "vramfit: gpu engine, but no usable GPU: NVML: Driver Not Loaded"
     )
+
+
+def test_a_line_for_each_gpu_with_which_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        Health(number=0, name="A", faults=("pages pending", "hot")),
+        Health(number=3, name=None, faults=("lost",)),
+    ]
+    monkeypatch.setattr(health, "ailing", lambda: found)
+    assert header.ailments() == [
+        (
+            "vramfit: WARNING: GPU 0 (A): pages of its memory are to be retired with its next reset; "
+            "its clocks are held down by heat"
+        ),
+        "vramfit: WARNING: GPU 3: it does not answer",
+    ]
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+def test_every_fault_has_its_words(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Health(number=0, name="A", faults=(fault,))
+    monkeypatch.setattr(health, "ailing", lambda: [one])
+    (line,) = header.ailments()
+    assert len(line) > len("vramfit: WARNING: GPU 0 (A): ")
+
+
+def test_without_nvml_nothing_is_said_to_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> list[Health]:
+        raise nvml.NvmlUnavailableError("NVML: Driver Not Loaded")
+
+    monkeypatch.setattr(health, "ailing", unavailable)
+    assert header.ailments() == []
