@@ -74,8 +74,8 @@ def test_a_line_for_each_gpu_with_which_something_is_wrong(monkeypatch: pytest.M
     monkeypatch.setattr(health, "ailing", lambda: found)
     assert header.ailments() == [
         (
-            "vramfit: WARNING: GPU 0 (A): pages of its memory are to be retired with its next reset; "
-            "its clocks are held down by heat"
+            "vramfit: WARNING: GPU 0 (A): pages of its memory are to be retired with its next "
+            "reset; its clocks are held down by heat"
         ),
         "vramfit: WARNING: GPU 3: it does not answer",
     ]
