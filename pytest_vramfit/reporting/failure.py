@@ -45,7 +45,7 @@ def lines(case: Case) -> Iterator[str]:
 
 def _witnesses(case: Case) -> Iterator[str]:
     """What each saw, where reading or accounting says that memory is off the card."""
-    seen = list(witnesses(case.claim, case.measurement))
+    seen = list(witnesses(case.claim, case.measurement, case.checks))
     judged_on = all(one.saw != "off" for one in seen if one.name in {"accounting", "residency"})
     if judged_on:
         return

@@ -163,7 +163,7 @@ def _advice(given: Advice | None) -> list[Row] | None:
 
 def _spill(case: Case) -> Row | None:
     """What is known of memory off the card; None where nobody could look."""
-    seen = list(witnesses(case.claim, case.measurement))
+    seen = list(witnesses(case.claim, case.measurement, case.checks))
     if not seen:
         return None
     residency, memory = case.measurement.residency, case.measurement.memory

@@ -88,6 +88,8 @@ _WITNESSES = {
     ("retries", "on"): "the allocator never had to give back its cache",
     ("host_memory", "off"): "the process grew by {bytes} of host memory",
     ("host_memory", "on"): "the process grew by {bytes} of host memory",
+    ("step_time", "off"): "a step took {0} times what it takes in the baseline",
+    ("step_time", "on"): "a step took {0} times what it takes in the baseline",
 }
 
 WORTH_NAMING_BYTES = 100 * 2**20
@@ -180,9 +182,8 @@ def witness(one: Witness) -> str:
     if one.saw == "nothing":
         return "could not look"
     sizes = [figures.size(int(name)) for name in names if name.lstrip("-").isdigit()]
-    return _WITNESSES[one.name, one.saw].format(
-        *names, bytes=sizes[0], bytes1=sizes[1] if sizes[1:] else ""
-    )
+    first, second = [*sizes, "", ""][:2]
+    return _WITNESSES[one.name, one.saw].format(*names, bytes=first, bytes1=second)
 
 
 def check_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,49 +73,73 @@ def _over(claim: Claim, measurement: Measurement, memory: Memory) -> int:
     return memory.peak_reserved_bytes + beside - card_of(claim, measurement).usable_bytes
 
 
-def witnesses(claim: Claim, measurement: Measurement) -> Iterator[Witness]:
-    """Each with what it saw, whether or not they agree."""
-    memory, residency, conditions = (
-        measurement.memory,
-        measurement.residency,
-        measurement.conditions,
-    )
+def witnesses(
+    claim: Claim, measurement: Measurement, checks: Sequence[Check] = ()
+) -> Iterator[Witness]:
+    """Each with what it saw, whether or not they agree. ``checks``: those of the case, of which one
+    is the clock's.
+    """
+    memory = measurement.memory
     if memory is None or memory.peak_reserved_bytes is None or measurement.prediction is not None:
         return
     over = _over(claim, measurement, memory)
     yield _seen("accounting", over > 0, str(max(0, over)), str(-min(0, over)))
+    yield _residency(measurement)
+    yield _pcie(measurement, memory.peak_reserved_bytes)
+    yield _utilisation(measurement)
+    yield _retries(memory)
+    yield _host_memory(memory)
+    yield _clock(checks)
+
+
+def _residency(measurement: Measurement) -> Witness:
+    residency = measurement.residency
     if residency is None:
-        yield _blind("residency")
-    else:
-        yield _seen(
-            "residency",
-            residency.off_card_bytes > 0,
-            *map(str, (residency.off_card_bytes, residency.uncertainty_bytes)),
-            f"{residency.host_bytes_per_s / 1e9:,.0f}",
-            f"{residency.card_bytes_per_s / 1e9:,.0f}",
-        )
-    steps = len(measurement.step_ns)
+        return _blind("residency")
+    return _seen(
+        "residency",
+        residency.off_card_bytes > 0,
+        *map(str, (residency.off_card_bytes, residency.uncertainty_bytes)),
+        f"{residency.host_bytes_per_s / 1e9:,.0f}",
+        f"{residency.card_bytes_per_s / 1e9:,.0f}",
+    )
+
+
+def _pcie(measurement: Measurement, reserved_bytes: int) -> Witness:
+    conditions, steps = measurement.conditions, len(measurement.step_ns)
     if conditions is None or conditions.pcie_bytes is None or not steps:
-        yield _blind("pcie")
-    else:
-        per_step = conditions.pcie_bytes // steps
-        many = per_step > _MUCH_PCIE_SHARE * memory.peak_reserved_bytes
-        yield _seen("pcie", many, str(per_step))
+        return _blind("pcie")
+    per_step = conditions.pcie_bytes // steps
+    return _seen("pcie", per_step > _MUCH_PCIE_SHARE * reserved_bytes, str(per_step))
+
+
+def _utilisation(measurement: Measurement) -> Witness:
+    conditions = measurement.conditions
     if conditions is None or conditions.gpu_busy_percent is None:
-        yield _blind("utilisation")
-    else:
-        busy, reading = conditions.gpu_busy_percent, conditions.memory_busy_percent or 0
-        waits = busy >= _BUSY_PERCENT and reading <= _IDLE_PERCENT
-        yield _seen("utilisation", waits, str(busy), str(reading))
-    if memory.allocator_retries is None:
-        yield _blind("retries")
-    else:
-        yield _seen("retries", memory.allocator_retries > 0, str(memory.allocator_retries))
-    if memory.host_growth_bytes is None:
-        yield _blind("host_memory")
-    else:
-        grown = memory.host_growth_bytes - (memory.managed_bytes or 0)
-        yield _seen("host_memory", grown > _MUCH_HOST_BYTES, str(memory.host_growth_bytes))
+        return _blind("utilisation")
+    busy, reading = conditions.gpu_busy_percent, conditions.memory_busy_percent or 0
+    waits = busy >= _BUSY_PERCENT and reading <= _IDLE_PERCENT
+    return _seen("utilisation", waits, str(busy), str(reading))
+
+
+def _retries(memory: Memory) -> Witness:
+    retries = memory.allocator_retries
+    return _blind("retries") if retries is None else _seen("retries", retries > 0, str(retries))
+
+
+def _host_memory(memory: Memory) -> Witness:
+    growth = memory.host_growth_bytes
+    if growth is None:
+        return _blind("host_memory")
+    own = growth - (memory.managed_bytes or 0)
+    return _seen("host_memory", own > _MUCH_HOST_BYTES, str(growth))
+
+
+def _clock(checks: Sequence[Check]) -> Witness:
+    check = next((one for one in checks if one.name == "step_time"), None)
+    if check is None or check.ratio is None:
+        return _blind("step_time")
+    return _seen("step_time", check.status == "fail", f"{check.ratio:.2f}")
 
 
 def _seen(name: str, off: bool, *figures: str) -> Witness:  # noqa: FBT001

@@ -59,6 +59,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 8.0 GiB, on Card
                            --   utilisation   could not look
                            no   retries       the allocator never had to give back its cache
                            --   host memory   could not look
+                           --   step time     could not look
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 SECOND_RUN = """\

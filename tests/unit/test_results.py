@@ -228,6 +228,7 @@ def test_memory_off_the_card_is_told_with_what_every_witness_saw() -> None:
                 "says": "the allocator never had to give back its cache",
             },
             {"name": "host_memory", "off_card": None, "says": "could not look"},
+            {"name": "step_time", "off_card": None, "says": "could not look"},
         ],
     }
 

@@ -16,6 +16,8 @@ from samples import (
     RESIDENCY,
     case,
     claim,
+    compared,
+    timed,
     with_memory,
 )
 
@@ -132,6 +134,7 @@ ON = {
     "utilisation": ("nothing", "could not look"),
     "retries": ("on", "the allocator never had to give back its cache"),
     "host_memory": ("nothing", "could not look"),
+    "step_time": ("nothing", "could not look"),
 }
 """Of the sample, in their order."""
 
@@ -323,6 +326,16 @@ def test_host_memory(grown: int | None, managed: int | None, told: tuple[str, st
     assert said(seen)["host_memory"] == told
 
 
+@pytest.mark.parametrize(
+    ("step", "saw", "times"), [(1.0, "on", "1.00"), (0.5, "on", "0.50"), (51.0, "off", "51.00")]
+)
+def test_the_clock_against_the_baseline(step: float, saw: str, times: str) -> None:
+    judged = compared(timed(step=step, gpu=step))
+    *_, seen = witnesses(judged.claim, judged.measurement, judged.checks)
+    assert (seen.name, seen.saw) == ("step_time", saw)
+    assert words.witness(seen) == f"a step took {times} times what it takes in the baseline"
+
+
 def test_every_witness_has_a_sentence_for_all_it_may_see() -> None:
     assert {one: {"off", "on"} for one in ON} == {
         name: {saw for other, saw in words._WITNESSES if other == name}
@@ -346,6 +359,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB hel
                            yes  utilisation   the GPU was busy 99 % of the time, its memory 2 %: it waited
                            no   retries       the allocator never had to give back its cache
                            yes  host memory   the process grew by 2.1 GiB of host memory
+                           --   step time     could not look
   peaks                    load 7.0 GiB, forward 9.0 GiB, backward 10.0 GiB, optimizer 8.0 GiB"""  # noqa: E501
 
 
@@ -364,7 +378,7 @@ def block(measurement: Measurement, asked: Claim | None = None) -> list[str]:
     """The marks and names of the lines about memory off the card."""
     told = list(failure.lines(case(measurement, asked)))
     first = [number for number, one in enumerate(told) if one.startswith("  memory off the card")]
-    return [" ".join(one[27:45].split()) for number in first for one in told[number : number + 6]]
+    return [" ".join(one[27:45].split()) for number in first for one in told[number : number + 7]]
 
 
 def test_text_tells_every_witness_where_the_accounts_have_more_than_the_card() -> None:
@@ -375,6 +389,7 @@ def test_text_tells_every_witness_where_the_accounts_have_more_than_the_card() -
         "-- utilisation",
         "no retries",
         "-- host memory",
+        "-- step time",
     ]
     assert block(replace(NOT_LOOKED, device=replace(DEVICE, total_bytes=8 * GIB)))[:2] == [
         "yes accounting",
