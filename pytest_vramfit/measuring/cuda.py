@@ -40,6 +40,15 @@ def choose(number: int) -> Visible:
     return alike[number % len(alike)]
 
 
+def check_own_memory(gpu: Device, card: Device | None, *, unified: bool) -> None:
+    """Raise UnsupportedError where there is no memory but the host's to judge by."""
+    if unified and card is None:
+        raise UnsupportedError(
+            f"{gpu.name} shares the host's memory, so there is no VRAM to fit; give the budget to "
+            "judge by: card='24GiB' in the marker, or --vramfit-card"
+        )
+
+
 def _emulated(card: Device, gpu: Device) -> Device:
     """The GPU as that card. Raises UnsupportedError where it has not as much memory."""
     if card.usable_bytes > gpu.usable_bytes:
@@ -69,6 +78,8 @@ class CudaBench:
             held_bytes=card.used_bytes,
             driver=card.driver,
         )
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        self._unified = card.unified or bool(properties.is_integrated)
         self._used_at_end: int | None = None
         self._process_bytes_before = 0
         self._capacity_bytes: int | None = None
@@ -83,6 +94,7 @@ class CudaBench:
 
     def begin(self, capacity_bytes: int | None, card: Device | None = None) -> None:
         """Bound the allocator; its cache is empty already (a fresh or a clean worker)."""
+        check_own_memory(self._whole, card, unified=self._unified)
         used_bytes = self._gpu.card().used_bytes
         if self._used_at_end is not None:  # what changed since then is others'
             held = max(0, self._whole.held_bytes + used_bytes - self._used_at_end)

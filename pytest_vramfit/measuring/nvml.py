@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import psutil  # a dependency of PEFT
+
+_ATS = 2
+"""NVML_DEVICE_ADDRESSING_MODE_ATS: GPU and host go through the same page tables."""
+
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 _DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
@@ -32,6 +37,10 @@ class Card:
     """What the driver keeps for itself; 0 where it counts that as used (memory v1)."""
     used_bytes: int
     """What processes hold."""
+    unified: bool = False
+    """Whether it shares the host's memory; then, where it tells of none itself, that is meant here.
+    From what NVML's documents say: no such machine was at hand.
+    """
 
 
 def cards() -> list[Card]:
@@ -220,16 +229,28 @@ def _opened() -> Any:
 
 
 def _card(nvml: Any, handle: Any) -> Card:
-    try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        reserved = memory.reserved
-    except nvml.NVMLError:  # not of MIG slices, and not by old drivers
-        memory, reserved = nvml.nvmlDeviceGetMemoryInfo(handle), 0
+    total, reserved, used, unified = _memory(nvml, handle)
     return Card(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
         driver=nvml.nvmlSystemGetDriverVersion(),
-        total_bytes=memory.total,
+        total_bytes=total,
         reserved_bytes=reserved,
-        used_bytes=memory.used,
+        used_bytes=used,
+        unified=unified,
     )
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int, int, bool]:
+    """The bytes in all, reserved and used, and whether they are the host's."""
+    mode = getattr(nvml, "nvmlDeviceGetAddressingMode", None)  # not in old bindings
+    unified = mode is not None and tried(nvml, lambda: mode(handle)) == _ATS
+    detailed = tried(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+    if detailed is not None:
+        return detailed.total, detailed.reserved, detailed.used, unified
+    try:  # of MIG slices, and by old drivers
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError_NotSupported:
+        host = psutil.virtual_memory()
+        return host.total, 0, host.total - host.available, True
+    return memory.total, 0, memory.used, unified

@@ -224,7 +224,7 @@ class _Worker:
 
         claim = read_claim([{"model": "tiny", "seq": 64, "warmup": 2, "steps": 1}], rootdir=Path())
         self._report("open", 0, 1)
-        bench.begin(None)
+        bench.begin(None, bench.device)
         self._case_run(claim.spec, claim.schedule, bench, lambda *_: None).measure()
         bench.end()
 

@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 
 from pytest_vramfit.measuring.nvml import Card, Gpu, NvmlUnavailableError
@@ -196,3 +197,26 @@ def test_own_memory_where_processes_are_told_apart(
     processes: list[SimpleNamespace], own_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gpu(GPU_UUID, monkeypatch, *processes).own_bytes() == own_bytes
+
+
+def test_a_gpu_that_tells_of_no_memory_shares_the_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object, **__: object) -> None:
+        raise NotSupportedError("Not Supported")
+
+    one = gpu(GPU_UUID, monkeypatch)
+    monkeypatch.setattr(Nvml, "nvmlDeviceGetMemoryInfo", unsupported)
+    host = SimpleNamespace(total=1_000, available=600)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: host)
+    card = one.card()
+    assert (card.total_bytes, card.reserved_bytes, card.used_bytes) == (1_000, 0, 400)
+    assert card.unified
+
+
+@pytest.mark.parametrize(("mode", "unified"), [(0, False), (1, False), (2, True)])
+def test_only_common_page_tables_make_memory_common(
+    mode: int, unified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that the kernel mirrors the host's tables (HMM, 1), which any recent GPU may have."""
+    monkeypatch.setattr(Nvml, "nvmlDeviceGetAddressingMode", lambda *_: mode, raising=False)
+    card = gpu(GPU_UUID, monkeypatch).card()
+    assert (card.total_bytes, card.unified) == (100, unified)
