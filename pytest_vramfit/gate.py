@@ -31,6 +31,8 @@ from pytest_vramfit.worker.protocol import Measured, NotMeasured, Request
 _MOST_AGAIN = 2
 """How often a case is measured again because a time is in doubt."""
 
+_NO_CARD_TO_OVERFLOW = "overflow='spill' needs a GPU that passes for the card; run it with --gpu"
+
 Update = Literal["all", "missing"]
 """Which baselines are recorded: those of all cases, or where there is none."""
 
@@ -207,6 +209,8 @@ class Gate:
         on_progress: OnProgress,
         capacity_bytes: int | None = None,
     ) -> Measured | NotMeasured:
+        if self.engine == "cpu" and claim.limits.overflow == "spill":
+            return NotMeasured(outcome="unsupported", says=_NO_CARD_TO_OVERFLOW, clean=True)
         target = _target(claim.limits)
         request = Request(
             spec=claim.spec,

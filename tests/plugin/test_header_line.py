@@ -9,11 +9,17 @@ from inner import run
 
 PYNVML = """
 class NVMLError(Exception): pass
+class NVMLError_NotSupported(NVMLError): pass
 
 class Memory:
     total, reserved, used = 16303 * 2**20, 2**20, 2**20
 
-nvmlMemory_v2 = 2
+class Field:
+    nvmlReturn = 0
+    class value: ullVal = 0
+
+nvmlMemory_v2, NVML_SUCCESS = 2, 0
+NVML_FI_DEV_RETIRED_PENDING = 31
 def nvmlInit(): pass
 def nvmlShutdown(): pass
 def nvmlDeviceGetCount(): return 2
@@ -21,6 +27,9 @@ def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
 def nvmlDeviceGetName(handle): return f"Card {handle}"
 def nvmlDeviceGetMemoryInfo(handle, version=None): return Memory()
+def nvmlDeviceGetFieldValues(handle, fields): return [Field() for _ in fields]
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle): return 0x40 if handle == 1 and HOT else 0
+HOT = False
 def nvmlSystemGetDriverVersion(): return "580.1"
 """
 """Found first: a folder that pytest is called in comes before all packages."""
@@ -59,6 +68,13 @@ def test_gpus(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(pynvml=PYNVML)
     assert run(pytester, "--gpu").line("vramfit: ") == (
         "vramfit: gpu engine on Card 0 16,303 MiB, Card 1 16,303 MiB, driver 580.1"
+    )
+
+
+def test_a_gpu_with_which_something_is_wrong(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(pynvml=PYNVML.replace("HOT = False", "HOT = True"))
+    assert run(pytester, "--gpu").line("vramfit: WARNING: ") == (
+        "vramfit: WARNING: GPU 1 (Card 1): its clocks are held down by heat"
     )
 
 
