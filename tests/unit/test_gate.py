@@ -95,6 +95,17 @@ def test_a_claim_without_headroom_is_measured_once_on_the_whole_device() -> None
     assert worker.log == [Request(spec=SPEC, schedule=Schedule(), capacity_bytes=None)]
 
 
+def test_no_card_overflows_on_a_cpu() -> None:
+    worker = Worker()
+    gate = Gate(engine="cpu", worker=worker)  # type: ignore[arg-type]
+    asked = claim(card_bytes=24 * GIB, overflow="spill")
+    assert gate.measure("", asked, lambda _: None) == NotMeasured(
+        outcome="unsupported",
+        says="overflow='spill' needs a GPU that passes for the card; run it with --gpu",
+        clean=True,
+    )
+
+
 @pytest.mark.parametrize("overflow", ["oom", "spill"])
 def test_a_card_is_asked_of_the_gpu_with_what_it_does_when_it_is_full(overflow: Any) -> None:
     """As an estimate takes it: of a bare size the driver keeps a fortieth."""
