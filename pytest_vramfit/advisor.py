@@ -18,13 +18,14 @@ from pytest_vramfit.verdict import Case
 from pytest_vramfit.worker.client import OnProgress, Worker
 from pytest_vramfit.worker.protocol import NotMeasured, Progress, Request
 
-_OF_THE_STEP = {"no_oom", "peak_within_vram", "resident", "headroom"}
+_OF_THE_STEP = {"no_oom", "peak_within_vram", "headroom"}
 """Checks of what a prediction tells: not of what follows the training steps."""
 
 
 def advised(case: Case, worker: Worker, on_progress: OnProgress) -> Case:
     """The case, with advice if its training step does not fit."""
-    if not any(one.status == "fail" and one.name in _OF_THE_STEP for one in case.checks):
+    failed = any(one.status == "fail" and one.name in _OF_THE_STEP for one in case.checks)
+    if not failed and not case.seen_off_card:
         return case
     target = _target_of(case)
     headroom = case.claim.limits.headroom.of(target.usable_bytes)
@@ -68,5 +69,5 @@ def _target_of(case: Case) -> Target:
         total_bytes=card.total_bytes,
         reserved_bytes=card.total_bytes - card.usable_bytes,
         outside_bytes=known.outside_bytes if outside is None else outside,
-        overflow="spill" if case.outcome == "spilled" else case.claim.limits.overflow,
+        overflow="spill" if case.seen_off_card else case.claim.limits.overflow,
     )

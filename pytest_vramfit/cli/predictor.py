@@ -18,7 +18,7 @@ from pytest_vramfit.worker.protocol import NotMeasured
 Fit = Literal["fits", "does not fit", "undecided"]
 
 _OF_MEMORY = ("no_oom", "peak_within_vram", "resident", "headroom", *PHASES)
-"""The checks that an estimate makes."""
+"""The checks that an estimate makes; ``resident`` of a card that never refuses only."""
 _UNDECIDED = ("too_close", "cache_in_the_way")
 """Findings that only the card itself can settle."""
 _IN_JSON = ("digest", "spec", "limits", "card", "memory", "oom", "prediction", "checks")
@@ -65,7 +65,7 @@ def _show(text: str) -> None:
 
 def deciding(case: Case) -> Check | None:
     """The check of memory that the answer comes from; None where all hold."""
-    checks = [one for one in case.checks if one.name in _OF_MEMORY]
+    checks = [one for one in case.checks if _made(one)]
     not_held = [one for one in checks if one.status == "fail" or _undecided(one)]
     return min(not_held, key=_undecided, default=None)
 
@@ -82,9 +82,7 @@ def cannot_tell(case: Case) -> list[str]:
     """The checks that are required and that no estimate makes."""
     required = case.claim.limits.require
     return [
-        words.check_name(one.name)
-        for one in case.checks
-        if one.name in required and one.name not in _OF_MEMORY
+        words.check_name(one.name) for one in case.checks if one.name in required and not _made(one)
     ]
 
 
@@ -105,6 +103,11 @@ def to_json(case: Case) -> dict[str, Any]:
         "assumed": assumed(limits.card),
         **{name: row[name] for name in _IN_JSON},
     }
+
+
+def _made(check: Check) -> bool:
+    nothing_ran = any(finding.kind == "nothing_ran" for finding in check.findings)
+    return check.name in _OF_MEMORY and not nothing_ran
 
 
 def _undecided(check: Check) -> bool:

@@ -79,7 +79,7 @@ class CudaBench:
             driver=card.driver,
         )
         properties = torch.cuda.get_device_properties(self.torch_device)
-        self._unified = card.unified or bool(properties.is_integrated)
+        self._unified = bool(properties.is_integrated) or self._gpu.shares_host_memory()
         self._used_at_end: int | None = None
         self._process_bytes_before = 0
         self._capacity_bytes: int | None = None

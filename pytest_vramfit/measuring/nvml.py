@@ -37,10 +37,6 @@ class Card:
     """What the driver keeps for itself; 0 where it counts that as used (memory v1)."""
     used_bytes: int
     """What processes hold."""
-    unified: bool = False
-    """Whether it shares the host's memory; then, where it tells of none itself, that is meant here.
-    From what NVML's documents say: no such machine was at hand.
-    """
 
 
 def cards() -> list[Card]:
@@ -108,6 +104,18 @@ class Gpu:
         """What it has and holds now. Raises NvmlUnavailableError."""
         with _unavailable(self._nvml):
             return _card(self._nvml, self._handle)
+
+    def shares_host_memory(self) -> bool:
+        """From what NVML's documents say: no such machine was at hand."""
+        nvml, handle = self._nvml, self._handle
+        mode = getattr(nvml, "nvmlDeviceGetAddressingMode", None)  # not in old bindings
+        if mode is not None and self._try(lambda: mode(handle)) == _ATS:
+            return True
+        try:
+            _told_memory(nvml, handle)
+        except nvml.NVMLError_NotSupported:
+            return True
+        return False
 
     def own_bytes(self) -> int | None:
         """What this process holds of it; None where the driver does not tell processes apart, as
@@ -229,7 +237,7 @@ def _opened() -> Any:
 
 
 def _card(nvml: Any, handle: Any) -> Card:
-    total, reserved, used, unified = _memory(nvml, handle)
+    total, reserved, used = _memory(nvml, handle)
     return Card(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
@@ -237,20 +245,21 @@ def _card(nvml: Any, handle: Any) -> Card:
         total_bytes=total,
         reserved_bytes=reserved,
         used_bytes=used,
-        unified=unified,
     )
 
 
-def _memory(nvml: Any, handle: Any) -> tuple[int, int, int, bool]:
-    """The bytes in all, reserved and used, and whether they are the host's."""
-    mode = getattr(nvml, "nvmlDeviceGetAddressingMode", None)  # not in old bindings
-    unified = mode is not None and tried(nvml, lambda: mode(handle)) == _ATS
-    detailed = tried(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
-    if detailed is not None:
-        return detailed.total, detailed.reserved, detailed.used, unified
-    try:  # of MIG slices, and by old drivers
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+def _memory(nvml: Any, handle: Any) -> tuple[int, int, int]:
+    """The bytes in all, reserved and used: the host's where the GPU tells of none itself."""
+    try:
+        return _told_memory(nvml, handle)
     except nvml.NVMLError_NotSupported:
         host = psutil.virtual_memory()
-        return host.total, 0, host.total - host.available, True
-    return memory.total, 0, memory.used, unified
+        return host.total, 0, host.total - host.available
+
+
+def _told_memory(nvml: Any, handle: Any) -> tuple[int, int, int]:
+    detailed = tried(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+    if detailed is not None:
+        return detailed.total, detailed.reserved, detailed.used
+    plain = nvml.nvmlDeviceGetMemoryInfo(handle)  # of MIG slices, and by old drivers
+    return plain.total, 0, plain.used

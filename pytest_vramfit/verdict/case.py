@@ -110,13 +110,20 @@ class Case:
     def outcome(self) -> Outcome:
         """``fits``, or what the first failed check makes it."""
         failed = {check.name: check for check in self.checks if check.status == "fail"}
-        seen = "resident" in failed and failed["resident"].value is not None
-        if seen and "no_oom" not in failed:  # off the card, not only more than it has
+        if self.seen_off_card and "no_oom" not in failed:  # not only more than the card has
             return "spilled"
         first = next((failed[name] for name in CHECKS if name in failed), None)
         if first is None:
             return "fits"
         return "oom" if first.ran_out else _FAILS_AS[first.name]
+
+    @property
+    def seen_off_card(self) -> bool:
+        """Whether memory was seen off the card, or is predicted there."""
+        return any(
+            one.name == "resident" and one.status == "fail" and one.value is not None
+            for one in self.checks
+        )
 
     @property
     def phase_peaks(self) -> dict[str, int]:

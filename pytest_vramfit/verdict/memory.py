@@ -101,7 +101,8 @@ def no_oom(claim: Claim, measurement: Measurement) -> Check:
 
 def _undecided(claim: Claim, memory: Memory, room: int, prediction: Prediction) -> Finding:
     """Why it cannot be told whether the allocator gets through with the room."""
-    if _needed(claim, memory) < room * (1 - prediction.margin):
+    refuses = claim.limits.overflow == "oom"
+    if refuses and memory.peak_allocated_bytes < room * (1 - prediction.margin):
         return Finding(kind="cache_in_the_way")
     return too_close(prediction)
 

@@ -12,6 +12,7 @@ from samples import (
     MEMORY,
     MIB,
     RAN_OUT,
+    RESIDENCY,
     SPEC,
     case,
     claim,
@@ -81,6 +82,10 @@ CHECKPOINTING = {"checkpointing": True}
         pytest.param(case(OVER), id="over VRAM"),
         pytest.param(case(MEASUREMENT, claim(headroom=Headroom(share=0.6))), id="no headroom"),
         pytest.param(judge("a", "estimate", claim(card_bytes=GIB), PREDICTED), id="predicted"),
+        pytest.param(
+            case(replace(MEASUREMENT, residency=replace(RESIDENCY, off_card_bytes=GIB))),
+            id="spilled",
+        ),
     ],
 )
 def test_step_that_does_not_fit_gets_advice(judged: Case) -> None:
@@ -96,6 +101,10 @@ def test_step_that_does_not_fit_gets_advice(judged: Case) -> None:
     [
         pytest.param(case(), id="fits"),
         pytest.param(case(MEASUREMENT, claim(max_step_ns=1)), id="too slow"),
+        pytest.param(
+            case(replace(MEASUREMENT, residency=None), claim(require=frozenset({"resident"}))),
+            id="required, and nobody could look",
+        ),
         pytest.param(
             case(with_phases(eval=None), claim(phases=("eval",))), id="evaluation out of memory"
         ),

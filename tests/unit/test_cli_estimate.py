@@ -151,6 +151,13 @@ def test_a_required_check_that_no_estimate_makes_does_not_hold(estimate: Command
     assert estimate.json("estimate", *CASE, *given)["holds"] is False
 
 
+def test_whether_all_stays_on_a_card_that_refuses_is_not_for_an_estimate(
+    estimate: Command,
+) -> None:
+    says = "does not hold: required, and no estimate can tell: resident"
+    assert estimate("estimate", *CASE, "--require", "resident") == (1, f"{FITS}\n{says}\n")
+
+
 def test_a_required_check_that_is_undecided_is_so(estimate: Command) -> None:
     status, says = answer(estimate, "--seq", "14100", "--require", "no_oom")
     assert status == 1

@@ -209,7 +209,7 @@ def test_a_gpu_that_tells_of_no_memory_shares_the_host_s(monkeypatch: pytest.Mon
     monkeypatch.setattr(psutil, "virtual_memory", lambda: host)
     card = one.card()
     assert (card.total_bytes, card.reserved_bytes, card.used_bytes) == (1_000, 0, 400)
-    assert card.unified
+    assert one.shares_host_memory()
 
 
 @pytest.mark.parametrize(("mode", "unified"), [(0, False), (1, False), (2, True)])
@@ -218,5 +218,5 @@ def test_only_common_page_tables_make_memory_common(
 ) -> None:
     """Not that the kernel mirrors the host's tables (HMM, 1), which any recent GPU may have."""
     monkeypatch.setattr(Nvml, "nvmlDeviceGetAddressingMode", lambda *_: mode, raising=False)
-    card = gpu(GPU_UUID, monkeypatch).card()
-    assert (card.total_bytes, card.unified) == (100, unified)
+    one = gpu(GPU_UUID, monkeypatch)
+    assert (one.card().total_bytes, one.shares_host_memory()) == (100, unified)

@@ -241,6 +241,15 @@ def test_headroom_where_nothing_makes_the_allocator_give_back_its_cache(
     )
 
 
+def test_predicted_headroom_is_left_open_by_what_is_reserved_where_no_card_refuses() -> None:
+    """In one order of addresses, that of the figures, it may be far below the room."""
+    asked = claim(card_bytes=24 * GIB, overflow="spill", headroom=Headroom(size_bytes=8 * GIB))
+    prediction = Prediction(fits=None, margin=0.005, reserved_bytes=(12 * GIB, 15 * GIB))
+    seen = replace(MEASUREMENT, prediction=prediction)
+    found = check(judge("", "estimate", asked, seen, seen), "headroom")
+    assert (found.status, [one.kind for one in found.findings]) == ("unchecked", ["too_close"])
+
+
 def test_headroom_larger_than_the_card_leaves_no_room_rather_than_less_than_none() -> None:
     asked = claim(card_bytes=GIB, headroom=Headroom(size_bytes=8 * GIB))
     found = check(case(peaking_at(1), asked), "headroom")
