@@ -39,10 +39,15 @@ SMALL_SEGMENT = 2 * MIB
 
 
 def figures(measurement: Measurement) -> dict[str, Any]:
-    """Everything about memory that does not depend on the order of addresses."""
+    """Everything about the card's memory that does not depend on the order of addresses."""
     assert measurement.memory is not None
     memory = asdict(measurement.memory)
-    for name in ("outside_allocator_bytes", "peak_reserved_bytes", "reserved_after_step_bytes"):
+    for name in (
+        "outside_allocator_bytes",
+        "peak_reserved_bytes",
+        "reserved_after_step_bytes",
+        "host_growth_bytes",
+    ):
         del memory[name]
     return memory
 
