@@ -56,6 +56,11 @@ class Bench(Protocol):
         where the case itself runs.
         """
 
+    def non_local_growth_bytes(self) -> int | None:
+        """How much more of this process's GPU memory Windows has in host memory than when the case
+        began; None where Windows does not say.
+        """
+
     def served_from_host_bytes(self) -> int | None:
         """What an emulated card has in host memory now; None where none is emulated so."""
 

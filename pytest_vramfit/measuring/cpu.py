@@ -125,6 +125,9 @@ class CpuBench:
     def host_growth_bytes(self) -> None:
         """None: the case is in it."""
 
+    def non_local_growth_bytes(self) -> None:
+        """There is no GPU."""
+
     def served_from_host_bytes(self) -> None:
         """None, as above."""
 

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory, Residency, UnsupportedError
-from pytest_vramfit.measuring import driver, host, nvml, profiler, residency
+from pytest_vramfit.measuring import driver, host, nvml, profiler, residency, wddm
 from pytest_vramfit.measuring.driver import Visible
 from pytest_vramfit.measuring.oom import is_out_of_memory
 from pytest_vramfit.measuring.others import Others
@@ -59,12 +59,22 @@ def _emulated(card: Device, gpu: Device) -> Device:
     return replace(card, driver=gpu.driver, emulated_on=gpu.name)
 
 
+def held_bytes(card: nvml.Card, windows: wddm.Usage | None) -> int:
+    """What a process cannot have beside the driver's reserve: what others hold, and under Windows
+    what the system does not grant.
+    """
+    if windows is None:
+        return card.used_bytes
+    return max(card.used_bytes, card.total_bytes - card.reserved_bytes - windows.budget_bytes)
+
+
 class CudaBench:
     """One GPU, which this process must have a lease of. Raises UnsupportedError."""
 
     def __init__(self, gpu: Visible, *, after_others: bool) -> None:
         """``after_others``: whether another process may just have ended on it."""
         self.torch_device = torch.device("cuda", gpu.index)
+        self._luid = gpu.luid
         try:
             # before this process has a context, so that all that is used is used by others
             self._gpu = nvml.Gpu(gpu.uuid)
@@ -75,13 +85,14 @@ class CudaBench:
             name=card.name,
             total_bytes=card.total_bytes,
             reserved_bytes=card.reserved_bytes,
-            held_bytes=card.used_bytes,
+            held_bytes=held_bytes(card, self._windows()),
             driver=card.driver,
         )
         properties = torch.cuda.get_device_properties(self.torch_device)
         self._unified = bool(properties.is_integrated) or self._gpu.shares_host_memory()
         self._used_at_end: int | None = None
         self._process_bytes_before = 0
+        self._windows_before: wddm.Usage | None = None
         self._capacity_bytes: int | None = None
         self._virtual_card: VirtualCard | None = None
         self._refused: tuple[int, int] | None = None
@@ -108,6 +119,7 @@ class CudaBench:
         self._capacity_bytes = capacity_bytes
         self._virtual_card = self._overflowing(capacity_bytes) if spills else None
         self._process_bytes_before = host.process_bytes()
+        self._windows_before = self._windows()
         self._others.begin()
         _, torch_total = torch.cuda.mem_get_info()
         bound = torch_total
@@ -162,6 +174,13 @@ class CudaBench:
     def host_growth_bytes(self) -> int:
         """By what the operating system has in memory for this process."""
         return host.process_bytes() - self._process_bytes_before
+
+    def non_local_growth_bytes(self) -> int | None:
+        """By Windows' account of this process."""
+        before, now = self._windows_before, self._windows()
+        if before is None or now is None:
+            return None
+        return now.non_local_bytes - before.non_local_bytes
 
     def served_from_host_bytes(self) -> int | None:
         """By the virtual card's own account."""
@@ -227,6 +246,9 @@ class CudaBench:
         torch.cuda.empty_cache()
         self._used_at_end = self._gpu.card().used_bytes
         return torch.cuda.memory_reserved() == 0
+
+    def _windows(self) -> wddm.Usage | None:
+        return wddm.usage(self._luid)
 
     def _reserved_on_gpu_bytes(self) -> int:
         """What the allocator holds, less what an emulated card has elsewhere."""

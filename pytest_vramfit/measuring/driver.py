@@ -23,6 +23,8 @@ class Visible:
     uuid: str
     """Without NVML's prefix ``GPU-`` or ``MIG-``."""
     name: str
+    luid: bytes | None = None
+    """Windows' name for the adapter; None elsewhere."""
 
 
 def visible() -> list[Visible]:
@@ -35,13 +37,19 @@ def visible() -> list[Visible]:
 
 
 def _visible(cuda: Any, index: int) -> Visible:
-    device, octets = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    device, octets, luid = ctypes.c_int(), (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 8)()
     name = ctypes.create_string_buffer(_LONGEST_NAME)
     _check(cuda, cuda.cuDeviceGet(ctypes.byref(device), index))
     # the first version of it, and PyTorch's properties with it, may give a MIG slice its GPU's
     _check(cuda, cuda.cuDeviceGetUuid_v2(octets, device))
     _check(cuda, cuda.cuDeviceGetName(name, _LONGEST_NAME, device))
-    return Visible(index=index, uuid=str(uuid.UUID(bytes=bytes(octets))), name=name.value.decode())
+    told = cuda.cuDeviceGetLuid(luid, ctypes.byref(ctypes.c_uint()), device) == 0
+    return Visible(
+        index=index,
+        uuid=str(uuid.UUID(bytes=bytes(octets))),
+        name=name.value.decode(),
+        luid=bytes(luid) if told and any(luid) else None,
+    )
 
 
 def _check(cuda: Any, status: int) -> None:

@@ -88,6 +88,8 @@ _WITNESSES = {
     ("retries", "on"): "the allocator never had to give back its cache",
     ("host_memory", "off"): "the process grew by {bytes} of host memory",
     ("host_memory", "on"): "the process grew by {bytes} of host memory",
+    ("non_local", "off"): "Windows has {bytes} more of the process's GPU memory in host memory",
+    ("non_local", "on"): "Windows has {bytes} more of the process's GPU memory in host memory",
     ("step_time", "off"): "a step took {0} times what it takes in the baseline",
     ("step_time", "on"): "a step took {0} times what it takes in the baseline",
 }

@@ -9,6 +9,7 @@ from typing import Literal
 from pytest_vramfit.measurement import Engine, Measurement, Memory, Prediction
 from pytest_vramfit.spec import Claim
 from pytest_vramfit.verdict.case import Check, Finding, unchecked
+from pytest_vramfit.verdict.fallback import may_leave_the_card
 from pytest_vramfit.verdict.memory import card_of, too_close
 
 _MUCH_PCIE_SHARE = 0.05
@@ -88,7 +89,9 @@ def witnesses(
     yield _pcie(measurement, memory.peak_reserved_bytes)
     yield _utilisation(measurement)
     yield _retries(memory)
-    yield _host_memory(memory)
+    yield _grown("host_memory", memory.host_growth_bytes, memory)
+    if memory.non_local_growth_bytes is not None or may_leave_the_card(measurement):
+        yield _grown("non_local", memory.non_local_growth_bytes, memory)
     yield _clock(checks)
 
 
@@ -127,12 +130,12 @@ def _retries(memory: Memory) -> Witness:
     return _blind("retries") if retries is None else _seen("retries", retries > 0, str(retries))
 
 
-def _host_memory(memory: Memory) -> Witness:
-    growth = memory.host_growth_bytes
-    if growth is None:
-        return _blind("host_memory")
-    own = growth - (memory.managed_bytes or 0)
-    return _seen("host_memory", own > _MUCH_HOST_BYTES, str(growth))
+def _grown(name: str, growth_bytes: int | None, memory: Memory) -> Witness:
+    """Of memory that is the host's, in which paged optimizers have their states as well."""
+    if growth_bytes is None:
+        return _blind(name)
+    own = growth_bytes - (memory.managed_bytes or 0)
+    return _seen(name, own > _MUCH_HOST_BYTES, str(growth_bytes))
 
 
 def _clock(checks: Sequence[Check]) -> Witness:

@@ -19,8 +19,9 @@ UUIDS = [uuid.UUID(int=n) for n in (7, 8)]
 class Cuda:
     """Two GPUs; their numbers in the driver are 10 and 11."""
 
-    def __init__(self, status: int = 0) -> None:
+    def __init__(self, status: int = 0, luids: list[bytes] | None = None) -> None:
         self._status = status
+        self.luids = luids
 
     def cuInit(self, flags: int) -> int:
         return self._status
@@ -41,6 +42,12 @@ class Cuda:
         name.value = f"GPU {device.value}".encode()
         return 0
 
+    def cuDeviceGetLuid(self, luid: Any, mask: Any, device: Any) -> int:
+        if self.luids is None:
+            return 801  # CUDA_ERROR_NOT_SUPPORTED
+        luid[:] = self.luids[device.value - 10]
+        return 0
+
     def cuGetErrorString(self, status: int, text: Any) -> int:
         text._obj.value = b"no CUDA-capable device is detected"
         return 0
@@ -52,6 +59,12 @@ def test_each_with_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
         Visible(index=0, uuid=str(UUIDS[0]), name="GPU 10"),
         Visible(index=1, uuid=str(UUIDS[1]), name="GPU 11"),
     ]
+
+
+def test_windows_name_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    luids = [bytes(range(8)), bytes(8)]
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Cuda(luids=luids))
+    assert [one.luid for one in driver.visible()] == [bytes(range(8)), None]
 
 
 def test_an_error_is_said_in_cuda_s_words(monkeypatch: pytest.MonkeyPatch) -> None:

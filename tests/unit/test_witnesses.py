@@ -326,6 +326,43 @@ def test_host_memory(grown: int | None, managed: int | None, told: tuple[str, st
     assert said(seen)["host_memory"] == told
 
 
+UNDER_WINDOWS = {"environment": {"driver model": "WDDM"}}
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("grown", "managed", "saw"),
+    [
+        (None, None, "nothing"),
+        (0, None, "on"),
+        # of a 24 GB card in WSL2, as its owner read the shared memory, 320 MB of it before:
+        (610 * MB - 320 * MB, None, "off"),  # served at half the speed
+        (980 * MB - 320 * MB, None, "off"),
+        (450 * MB - 320 * MB, None, "on"),  # at full speed, with a smaller budget
+        (485 * MB - 320 * MB, None, "on"),
+        (3 * GIB, 3 * GIB, "on"),
+    ],
+)
+def test_what_windows_says(grown: int | None, managed: int | None, saw: str) -> None:
+    """The readings are of https://github.com/syv-ai/qwen38-27b-rtx3090/pull/156."""
+    seen = with_memory(non_local_growth_bytes=grown, managed_bytes=managed)
+    told = said(replace(seen, **UNDER_WINDOWS))["non_local"]
+    assert told[0] == saw
+    assert (told[1] == "could not look") == (grown is None)
+
+
+def test_what_windows_says_in_words() -> None:
+    seen = with_memory(non_local_growth_bytes=660 * MIB)
+    assert said(seen)["non_local"] == (
+        "off",
+        "Windows has 660 MiB more of the process's GPU memory in host memory",
+    )
+
+
+def test_elsewhere_nobody_waits_for_windows() -> None:
+    assert "non_local" not in said(MEASUREMENT)
+
+
 @pytest.mark.parametrize(
     ("step", "saw", "times"), [(1.0, "on", "1.00"), (0.5, "on", "0.50"), (51.0, "off", "51.00")]
 )
@@ -337,7 +374,7 @@ def test_the_clock_against_the_baseline(step: float, saw: str, times: str) -> No
 
 
 def test_every_witness_has_a_sentence_for_all_it_may_see() -> None:
-    assert {one: {"off", "on"} for one in ON} == {
+    assert {one: {"off", "on"} for one in (*ON, "non_local")} == {
         name: {saw for other, saw in words._WITNESSES if other == name}
         for name, _ in words._WITNESSES
     }
