@@ -1,5 +1,5 @@
-"""What a process can have of a GPU: not what others hold or Windows keeps; without memory of its own
-a GPU needs a budget.
+"""What a process can have of a GPU: not what others hold or Windows keeps. Without memory of its
+own a GPU needs a budget.
 """
 
 from __future__ import annotations
