@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from pytest_vramfit.estimating import after_steps, attention_kernels, kernels
+from pytest_vramfit.estimating import after_steps, attention_kernels, kernels, loading
 from pytest_vramfit.estimating.dispatch import Dispatch, replaced
 from pytest_vramfit.estimating.step import META, TracedStep
 from pytest_vramfit.estimating.target import Target
@@ -48,7 +48,10 @@ def trace(
         ):  # outlines have no bytes, though a module above may set their values
             for one in (*outline.parameters(), *outline.buffers()):
                 recorded.count(one, "outline")
-        model.materialise(outline, spec, META)
+        if spec.weights == "pretrained" and target.capability is not None:
+            loading.load(outline, spec, target)
+        else:
+            model.materialise(outline, spec, META)
         recorded.mark("weights")
         with _emptying(recorded):
             trained = adapters.prepare(outline, spec, adapted)

@@ -147,7 +147,7 @@ def materialise(model: PreTrainedModel, spec: TrainSpec, device: torch.device) -
             model._init_weights(module)
             for name, one in own.items():
                 if isinstance(one, Params4bit | Int8Params):
-                    module._parameters[name] = _quantise(made.pop(id(one)), one)
+                    module._parameters[name] = quantised(made.pop(id(one)), one)
     left = [
         name
         for name, one in (*model.named_parameters(), *model.named_buffers())
@@ -179,7 +179,7 @@ def forget_tables() -> None:
     bitsandbytes.functional.name2qmap.clear()
 
 
-def _quantise(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Parameter:
+def quantised(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Parameter:
     """The quantised form of ``weight``, as transformers makes it when it loads a checkpoint."""
     # what `.to(device)` does to weights that come from elsewhere
     made = (
@@ -187,5 +187,5 @@ def _quantise(weight: nn.Parameter, outline: Params4bit | Int8Params) -> nn.Para
         if isinstance(outline, Int8Params)
         else Params4bit(weight.data, requires_grad=False, **outline.__dict__)
     )
-    quantised: nn.Parameter = made._quantize(weight.device)
-    return quantised
+    parameter: nn.Parameter = made._quantize(weight.device)
+    return parameter
