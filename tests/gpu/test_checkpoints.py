@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pytest_vramfit.estimating.estimate import MARGIN
 from pytest_vramfit.marker.claim import read_claim
 
 MIB = 2**20
@@ -65,5 +66,5 @@ def test_a_checkpoint_s_peaks_are_predicted(case, checkpoint_of, measure, predic
     )
     as_random = predict(**keywords, warmup=2, steps=2).prediction.reserved_bytes
     print(f"{case}, as if random: {as_random[0] / MIB:,.0f} to {as_random[1] / MIB:,.0f}")
-    assert other.phases == pytest.approx(one.phases, rel=0.005)
-    assert low - 2 * MIB <= reserved <= high + 2 * MIB
+    assert other.phases == pytest.approx(one.phases, rel=MARGIN)
+    assert low * (1 - MARGIN) <= reserved <= high * (1 + MARGIN)
