@@ -79,9 +79,12 @@ def _lines(axis: Axis, last: int, tried: Mapping[int, Case]) -> Iterator[str]:
         yield f"no {axis.name} fits, not even {_shown(axis.values[0])}"
         yield prediction_words.answer(edge)
     elif last + 1 in tried:
-        fit = fit_of(tried[last + 1])
-        above = f"{_shown(axis.values[last + 1])} {'is ' if fit == 'undecided' else ''}{fit}"
-        yield f"{axis.name} {_shown(axis.values[last])} is the largest that fits; {above}"
+        above = tried[last + 1]
+        is_ = "is " if fit_of(above) == "undecided" else ""
+        yield (
+            f"{axis.name} {_shown(axis.values[last])} is the largest that fits; "
+            f"{_shown(axis.values[last + 1])} {is_}{prediction_words.answer(above)}"
+        )
     else:
         yield f"{axis.name} {_shown(axis.values[last])} fits, and is {axis.last}"
     yield ""

@@ -40,7 +40,7 @@ def answer(case: Case) -> str:
         free = case.claim.limits.headroom.of(usable)
         return (
             f"{fit}: {figures.size(needed)} of {figures.size(usable)}, "
-            f"{figures.percent(needed, usable)}"
+            f"{figures.percent(needed, usable)}{_in_phase(case)}"
             + (f"; {figures.size(free)} of headroom stay free" if free else "")
         )
     figure, sentence = words.figure(check), words.sentence(check, case)
@@ -62,7 +62,10 @@ def lines(case: Case) -> Iterator[str]:
         ("peak allocated", figures.size(memory.peak_allocated_bytes)),
         ("peak reserved", _reserved(case)),
         ("outside of that", f"{figures.size(_outside(memory))}: context, kernels, libraries"),
-        ("on the card", f"{figures.size(needed)} allocated and outside, {share}"),
+        (
+            "on the card",
+            f"{figures.size(needed)} allocated and outside, {share}{_in_phase(case)}",
+        ),
         ("peaks", phases),
     ]
     if memory.managed_bytes:
@@ -99,9 +102,16 @@ def room_bytes(case: Case) -> int:
 
 
 def _needed_bytes(case: Case) -> int:
-    """What is allocated at the peak, and outside of the allocator."""
+    """What is allocated at the highest peak, of the step or of what follows it, and outside."""
     memory = memory_of(case)
-    return memory.peak_allocated_bytes + _outside(memory)
+    return max(memory.peak_allocated_bytes, *case.phase_peaks.values(), 0) + _outside(memory)
+
+
+def _in_phase(case: Case) -> str:
+    """`` (eval)`` where that phase needs more than the step."""
+    step = memory_of(case).peak_allocated_bytes
+    name, peak = max(case.phase_peaks.items(), key=lambda one: one[1], default=("", 0))
+    return f" ({name})" if peak > step else ""
 
 
 def _outside(memory: Memory) -> int:

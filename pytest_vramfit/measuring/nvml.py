@@ -40,10 +40,20 @@ class Card:
 
 
 def cards() -> list[Card]:
-    """Every GPU of the machine, in NVML's order. Raises NvmlUnavailableError."""
+    """Every GPU of the machine that answers, in NVML's order.
+
+    Raises NvmlUnavailableError, also where there are some and none answers.
+    """
     with session() as nvml:
-        count = nvml.nvmlDeviceGetCount()
-        return [_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+        found, refusal = [], None
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                found.append(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+            except nvml.NVMLError as error:
+                refusal = error
+        if refusal is not None and not found:
+            raise refusal
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -174,6 +174,8 @@ def test_what_follows_the_steps_has_peaks_of_its_own(estimate: Command) -> None:
     status, text = estimate("estimate", *given)
     assert status == 0
     assert "optimizer 727 MiB, eval 2.0 GiB, save 471 MiB\n" in text
+    assert text.splitlines()[1] == "fits: 2.1 GiB of 14.6 GiB, 14 % (eval)"
+    assert "2.1 GiB allocated and outside, 14 % of what is usable (eval)\n" in text
     phases = estimate.json("estimate", *given)["memory"]["phases"]
     assert phases["eval"] == phases["save"] + 3 * 512 * MIB
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from pytest_vramfit.measuring.nvml import Card, Gpu, NvmlUnavailableError
+from pytest_vramfit.measuring.nvml import Card, Gpu, NvmlUnavailableError, cards
 
 T = TypeVar("T")
 GPU_UUID, MIG_UUID = "01234567", "89abcdef"
@@ -178,6 +178,39 @@ def test_bytes_over_the_bus_of_an_older_library(monkeypatch: pytest.MonkeyPatch)
 def test_gpu_that_nvml_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NvmlUnavailableError, match="NVML: Not Found"):
         gpu("another", monkeypatch)
+
+
+class Machine(Nvml):
+    """As many GPUs as are told, of which True ones answer."""
+
+    def __init__(self, *answer: bool) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._answer)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if not self._answer[index]:
+            raise NVMLError("GPU is lost")
+        return "gpu"
+
+    def nvmlShutdown(self) -> None: ...
+
+
+@pytest.mark.parametrize(("answer", "count"), [((), 0), ((True, True), 2), ((False, True), 1)])
+def test_gpus_that_answer_are_listed(
+    answer: tuple[bool, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is lost takes none of the others with it."""
+    monkeypatch.setitem(sys.modules, "pynvml", Machine(*answer))  # type: ignore[arg-type]
+    assert [one.name for one in cards()] == ["gpu"] * count
+
+
+def test_gpus_of_which_none_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Machine(False, False))  # type: ignore[arg-type]
+    with pytest.raises(NvmlUnavailableError, match="NVML: GPU is lost"):
+        cards()
 
 
 def process(pid: int, used_bytes: int | None) -> SimpleNamespace:
