@@ -81,7 +81,8 @@ class Estimator:
             fits, oom = _stays(reserved, capacity), None
         else:
             fits, oom = answer(traced, settings, capacity, unbounded)
-            may_run_out = _may_run_out(schedule.phases, traced, settings, capacity, unbounded)
+            if oom is None:
+                may_run_out = _may_run_out(schedule.phases, traced, settings, capacity, unbounded)
         return Measurement(
             device=Device(
                 name=target.name,
@@ -189,8 +190,12 @@ def answer(
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
         return True, None
-    ends = [one for one in _replays(traced, settings, more) if isinstance(one, RanOut)]
-    return (False, _oom(ends[0])) if len(ends) == len(unbounded) else (None, None)
+    oom: OutOfMemory | None = None
+    for end in _replays(traced, settings, more):
+        if isinstance(end, GotThrough):
+            return None, None
+        oom = oom or _oom(end)
+    return False, oom
 
 
 def _stays(reserved: Sequence[int], capacity: int) -> bool | None:
