@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +12,6 @@ from pytest_vramfit.measurement import Device, Engine, Measurement
 from pytest_vramfit.reporting import words
 from pytest_vramfit.spec import Claim, Limits
 from pytest_vramfit.verdict import (
-    LOADED_SHARE,
     Case,
     Check,
     Finding,
@@ -147,7 +145,7 @@ class Gate:
         first, capped = reply.measurement, None
         capacity = capacity_to_try(claim, first)
         if capacity is not None and contamination(claim, first) is None:
-            again = self._ask(self.worker, _steps_of(claim), on_progress, capacity)
+            again = self._ask(self.worker, steps_of(claim), on_progress, capacity)
             if isinstance(again, NotMeasured):
                 return again, None
             capped = again.measurement
@@ -185,7 +183,7 @@ class Gate:
         for _ in range(2):
             if before and not self._one_more(claim, more, on_progress):
                 return Reference(without=Finding(kind="not_in_turn"))
-            reply = self._ask(other, _steps_of(claim), on_progress)
+            reply = self._ask(other, steps_of(claim), on_progress)
             if isinstance(reply, NotMeasured):
                 return replace(reply, says=f"in the other environment {reply.says}")
             if reply.measurement.memory is None:
@@ -196,7 +194,7 @@ class Gate:
 
     def _one_more(self, claim: Claim, taken: list[Measurement], on_progress: OnProgress) -> bool:
         """Measure the case's steps once more, if it gets through."""
-        reply = self._ask(self.worker, _steps_of(claim), on_progress)
+        reply = self._ask(self.worker, steps_of(claim), on_progress)
         if isinstance(reply, NotMeasured) or reply.measurement.memory is None:
             return False
         taken.append(reply.measurement)
@@ -243,66 +241,6 @@ def _device(card: Target, limits: Limits) -> Device:
     )
 
 
-def _steps_of(claim: Claim) -> Claim:
+def steps_of(claim: Claim) -> Claim:
     """The claim without what follows the training steps: measured once is enough of that."""
     return replace(claim, schedule=replace(claim.schedule, phases=()))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recording:
-    """A case of which a baseline is to be recorded, as far as it was measured."""
-
-    claim: Claim
-    entry: Entry
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """What came of recording."""
-
-    entries: list[Entry]
-    """Those that are complete."""
-    refused: dict[str, str]
-    """By nodeid, the outcome that kept one from being recorded."""
-    loaded: dict[str, float]
-    """By nodeid, the share of the processors that others took, where that says much about times."""
-
-
-def record(
-    gate: Gate,
-    recordings: Sequence[Recording],
-    processes: int,
-    on_case: Callable[[str], OnProgress],
-) -> Recorded:
-    """Measure each case in fresh processes until it has samples of so many.
-
-    The processes come one after the other, each for all cases: the libraries' imports are paid
-    once a process, and no process lies in the memory of another.
-    """
-    entries = {one.entry.nodeid: one.entry for one in recordings}
-    refused: dict[str, str] = {}
-    loaded: dict[str, float] = {}
-    measured = min((len(entry.processes) for entry in entries.values()), default=processes)
-    for _ in range(processes - measured):
-        gate.worker.renew()
-        for one in recordings:
-            nodeid = one.entry.nodeid
-            if nodeid in refused:
-                continue
-            case = gate.measure_alone(nodeid, _steps_of(one.claim), on_case(nodeid))
-            if isinstance(case, NotMeasured) or case.outcome != "fits":
-                refused[nodeid] = case.outcome
-            elif case.throttled:
-                refused[nodeid] = "throttled"
-            else:
-                seen = Entry.of(nodeid, gate.engine, one.claim.spec, case.measurements)
-                entries[nodeid] = entries[nodeid].with_processes_of(seen)
-                conditions = case.measurement.conditions
-                others = (conditions and conditions.others_cpu_share) or 0.0
-                if others > LOADED_SHARE:
-                    loaded[nodeid] = max(others, loaded.get(nodeid, 0.0))
-    return Recorded(
-        entries=[entry for nodeid, entry in entries.items() if nodeid not in refused],
-        refused=refused,
-        loaded=loaded,
-    )

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory, Residency, UnsupportedError
 from pytest_vramfit.measuring import driver, host, nvml, profiler, residency, wddm
+from pytest_vramfit.measuring.budget import check_own_memory, emulated, held_bytes
 from pytest_vramfit.measuring.driver import Visible
 from pytest_vramfit.measuring.oom import is_out_of_memory
 from pytest_vramfit.measuring.others import Others
@@ -38,34 +39,6 @@ def choose(number: int) -> Visible:
     visible = driver.visible()
     alike = [one for one in visible if one.name == visible[0].name]
     return alike[number % len(alike)]
-
-
-def check_own_memory(gpu: Device, card: Device | None, *, unified: bool) -> None:
-    """Raise UnsupportedError where there is no memory but the host's to judge by."""
-    if unified and card is None:
-        raise UnsupportedError(
-            f"{gpu.name} shares the host's memory, so there is no VRAM to fit; give the budget to "
-            "judge by: card='24GiB' in the marker, or --vramfit-card"
-        )
-
-
-def _emulated(card: Device, gpu: Device) -> Device:
-    """The GPU as that card. Raises UnsupportedError where it has not as much memory."""
-    if card.usable_bytes > gpu.usable_bytes:
-        raise UnsupportedError(
-            f"{card.name} has {card.usable_bytes / 2**20:,.0f} MiB for a process, this {gpu.name} "
-            f"only {gpu.usable_bytes / 2**20:,.0f}: a card can be emulated on a larger GPU only"
-        )
-    return replace(card, driver=gpu.driver, emulated_on=gpu.name)
-
-
-def held_bytes(card: nvml.Card, windows: wddm.Usage | None) -> int:
-    """What a process cannot have beside the driver's reserve: what others hold, and under Windows
-    what the system does not grant.
-    """
-    if windows is None:
-        return card.used_bytes
-    return max(card.used_bytes, card.total_bytes - card.reserved_bytes - windows.budget_bytes)
 
 
 class CudaBench:
@@ -113,7 +86,7 @@ class CudaBench:
         self.device = self._whole
         spills = card is not None and card.overflow == "spill"
         if card is not None and (spills or card.total_bytes != self.device.total_bytes):
-            self.device = _emulated(card, self._whole)
+            self.device = emulated(card, self._whole)
             room = max(0, self.device.usable_bytes - (used_bytes - self._whole.held_bytes))
             capacity_bytes = room if capacity_bytes is None else min(capacity_bytes, room)
         self._capacity_bytes = capacity_bytes

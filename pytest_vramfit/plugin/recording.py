@@ -12,8 +12,9 @@ from pytest_vramfit.plugin import items
 from pytest_vramfit.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from pytest_vramfit.gate import Gate, Recording
+    from pytest_vramfit.gate import Gate
     from pytest_vramfit.plugin.options import Settings
+    from pytest_vramfit.recording import Recording
     from pytest_vramfit.reporting.results import Row
     from pytest_vramfit.worker.client import OnProgress
 
@@ -40,7 +41,7 @@ def record(
     The rows of what is recorded get the samples of all processes.
     """
     from pytest_vramfit.baseline import ENOUGH_PROCESSES, BaselineError
-    from pytest_vramfit.gate import record as measure_on
+    from pytest_vramfit.recording import record as measure_on
     from pytest_vramfit.reporting import baselines, results
 
     assert settings.baselines is not None
@@ -112,7 +113,7 @@ def _is_wanted(row: Row, settings: Settings) -> bool:
 
 def _recording(row: Row, *, measured: bool) -> Recording:
     """The row's case, with the process it was measured in, unless that does not count."""
-    from pytest_vramfit.gate import Recording
+    from pytest_vramfit.recording import Recording
     from pytest_vramfit.reporting import results
     from pytest_vramfit.spec import Claim, Limits, Schedule, TrainSpec
 

@@ -30,7 +30,7 @@ ORDER = (
     ("worker",),
     ("baseline",),
     ("verdict",),
-    ("advisor", "gate", "reporting"),
+    ("advisor", "gate", "recording", "reporting"),
     ("plugin", "cli", "__main__"),
 )
 """Modules and subpackages from the first to the last; "" is the package itself."""
