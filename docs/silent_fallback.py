@@ -4,8 +4,8 @@
     pip install matplotlib==3.11.2
     python docs/silent_fallback.py [results.json]
 
-Prints the table and writes silent_fallback.svg beside this file. Without an argument it reads
-silent_fallback.json, which has of such results what is needed here.
+Prints the table and writes silent_fallback.svg beside this file, and silent_fallback.json, which
+has of the results what is needed here and is read where none are given.
 """
 
 from __future__ import annotations
@@ -26,8 +26,24 @@ import matplotlib.pyplot as plt
 HERE = Path(__file__).parent
 MIB = 2**20
 CARD_MIB = 16_303
-PUBLISHED_MIB = (4000.7, 2855.5, 6749.0, 4490.8, 11897.9, 9709.9, 22189.8, 17470.9)
-"""Peaks allocated, in the order of the ladder."""
+PUBLISHED_MIB = {
+    ("Qwen2.5-1.5B", False): 4000.7,
+    ("Qwen2.5-1.5B", True): 2855.5,
+    ("Qwen2.5-3B", False): 6749.0,
+    ("Qwen2.5-3B", True): 4490.8,
+    ("Qwen2.5-7B", False): 11897.9,
+    ("Qwen2.5-7B", True): 9709.9,
+    ("Qwen2.5-14B", False): 22189.8,
+    ("Qwen2.5-14B", True): 17470.9,
+}
+"""Peaks allocated, by model and checkpointing."""
+KEPT = {
+    "spec": ("model", "checkpointing"),
+    "memory": ("peak_allocated_bytes", "peak_reserved_bytes"),
+    "spill": ("spilled_bytes", "served_from_host_bytes"),
+    "time": ("step_ns", "gpu_ns"),
+}
+ENVIRONMENT = ("driver", "torch", "transformers", "peft", "bitsandbytes")
 ON_CARD, OFF_CARD, INK, MUTED = "#3b6ea5", "#d1495b", "#222222", "#777777"
 
 
@@ -57,21 +73,37 @@ class Rung:
 
 def main(arguments: Sequence[str]) -> None:
     """Print and write."""
-    file = Path(arguments[0]) if arguments else HERE / "silent_fallback.json"
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
-    rows = [one for one in results if "test_naive_criterion" in one["nodeid"]]
-    ladder = [_rung(*both) for both in zip(rows, PUBLISHED_MIB, strict=True)]
+    kept = HERE / "silent_fallback.json"
+    if arguments:
+        results = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+        kept.write_text(json.dumps(_reduced(results), indent=1), encoding="utf-8")
+    rows = json.loads(kept.read_text(encoding="utf-8"))["results"]
+    ladder = [_rung(one) for one in rows if "test_naive_criterion" in one["nodeid"]]
     print("\n".join(one.row for one in ladder))
     _draw(ladder, HERE / "silent_fallback.svg")
 
 
-def _rung(row: dict[str, Any], published_mib: float) -> Rung:
+def _reduced(results: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "environment": {name: results["environment"][name] for name in ENVIRONMENT},
+        "results": [
+            {
+                "nodeid": row["nodeid"],
+                "outcome": row["outcome"],
+                **{part: {name: row[part][name] for name in names} for part, names in KEPT.items()},
+            }
+            for row in results["results"]
+        ],
+    }
+
+
+def _rung(row: dict[str, Any]) -> Rung:
     spec, memory, times = row["spec"], row["memory"], row["time"]
     how = "checkpointing" if spec["checkpointing"] else "off"
     return Rung(
         name=f"{spec['model'].rpartition('-')[2]}, {how}",
         outcome=row["outcome"],
-        published_mib=published_mib,
+        published_mib=PUBLISHED_MIB[spec["model"], spec["checkpointing"]],
         allocated_mib=memory["peak_allocated_bytes"] / MIB,
         reserved_mib=memory["peak_reserved_bytes"] / MIB,
         off_card_mib=row["spill"]["spilled_bytes"] / MIB,

@@ -40,6 +40,8 @@ class Device:
     """What the driver keeps for itself."""
     held_bytes: int
     """What others held when the case began."""
+    granted_bytes: int | None = None
+    """What the system lets a process have, under Windows; None: all that is left."""
     held_change: HeldChange | None = None
     """The largest change of that during the case; None where none was seen."""
     driver: str | None = None
@@ -58,7 +60,8 @@ class Device:
     @property
     def usable_bytes(self) -> int:
         """What a training step can have."""
-        return self.total_bytes - self.reserved_bytes - self.held_bytes
+        left = self.total_bytes - self.reserved_bytes - self.held_bytes
+        return left if self.granted_bytes is None else min(left, self.granted_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,11 +44,6 @@ class Recorder(TorchDispatchMode):
         self.live_bytes = 0
         self.peak_bytes = 0
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """PyTorch wraps the modes of classes that say nothing here, at 10 us for each operation."""
-        return False
-
     def reset_peak(self) -> None:
         """Start the peak anew from what is live now."""
         self.peak_bytes = self.live_bytes

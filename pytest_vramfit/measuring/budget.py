@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_vramfit.measurement import Device, UnsupportedError
-from pytest_vramfit.measuring.nvml import Card
-from pytest_vramfit.measuring.wddm import Usage
 
 
 def check_own_memory(gpu: Device, card: Device | None, *, unified: bool) -> None:
@@ -26,12 +24,3 @@ def emulated(card: Device, gpu: Device) -> Device:
             f"only {gpu.usable_bytes / 2**20:,.0f}: a card can be emulated on a larger GPU only"
         )
     return replace(card, driver=gpu.driver, emulated_on=gpu.name)
-
-
-def held_bytes(card: Card, windows: Usage | None) -> int:
-    """What a process cannot have beside the driver's reserve: what others hold, and under Windows
-    what the system does not grant.
-    """
-    if windows is None:
-        return card.used_bytes
-    return max(card.used_bytes, card.total_bytes - card.reserved_bytes - windows.budget_bytes)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from pytest_vramfit.measurement import Device, OutOfMemory, Residency, UnsupportedError
 from pytest_vramfit.measuring import driver, host, nvml, profiler, residency, wddm
-from pytest_vramfit.measuring.budget import check_own_memory, emulated, held_bytes
+from pytest_vramfit.measuring.budget import check_own_memory, emulated
 from pytest_vramfit.measuring.driver import Visible
 from pytest_vramfit.measuring.oom import is_out_of_memory
 from pytest_vramfit.measuring.others import Others
@@ -58,7 +58,7 @@ class CudaBench:
             name=card.name,
             total_bytes=card.total_bytes,
             reserved_bytes=card.reserved_bytes,
-            held_bytes=held_bytes(card, self._windows()),
+            held_bytes=card.used_bytes,
             driver=card.driver,
         )
         properties = torch.cuda.get_device_properties(self.torch_device)
@@ -83,6 +83,9 @@ class CudaBench:
         if self._used_at_end is not None:  # what changed since then is others'
             held = max(0, self._whole.held_bytes + used_bytes - self._used_at_end)
             self._whole = replace(self._whole, held_bytes=held)
+        windows = self._windows_before = self._windows()
+        granted = None if windows is None else windows.budget_bytes
+        self._whole = replace(self._whole, granted_bytes=granted)
         self.device = self._whole
         spills = card is not None and card.overflow == "spill"
         if card is not None and (spills or card.total_bytes != self.device.total_bytes):
@@ -92,7 +95,6 @@ class CudaBench:
         self._capacity_bytes = capacity_bytes
         self._virtual_card = self._overflowing(capacity_bytes) if spills else None
         self._process_bytes_before = host.process_bytes()
-        self._windows_before = self._windows()
         self._others.begin()
         _, torch_total = torch.cuda.mem_get_info()
         bound = torch_total

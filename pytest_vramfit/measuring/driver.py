@@ -43,7 +43,8 @@ def _visible(cuda: Any, index: int) -> Visible:
     # the first version of it, and PyTorch's properties with it, may give a MIG slice its GPU's
     _check(cuda, cuda.cuDeviceGetUuid_v2(octets, device))
     _check(cuda, cuda.cuDeviceGetName(name, _LONGEST_NAME, device))
-    told = cuda.cuDeviceGetLuid(luid, ctypes.byref(ctypes.c_uint()), device) == 0
+    get_luid = getattr(cuda, "cuDeviceGetLuid", None)
+    told = get_luid is not None and get_luid(luid, ctypes.byref(ctypes.c_uint()), device) == 0
     return Visible(
         index=index,
         uuid=str(uuid.UUID(bytes=bytes(octets))),

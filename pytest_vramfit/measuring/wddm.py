@@ -64,10 +64,12 @@ class _Group(ctypes.Structure):
 
 
 def usage(luid: bytes | None) -> Usage | None:
-    """Of the adapter that CUDA gives this LUID, or of the only one that grants local memory.
+    """Of the adapter that CUDA gives this LUID; in WSL2, where it may give none, of the only one.
 
     None where Windows is not below, or does not say.
     """
+    if luid is None and sys.platform == "win32":
+        return None  # such as a GPU that is not Windows' to manage
     with contextlib.suppress(OSError, AttributeError):
         kernel = _kernel()
         with _adapters(kernel) as adapters:
@@ -104,7 +106,7 @@ def _adapters(kernel: Any) -> Iterator[list[_Adapter]]:
 
 
 def _usage(kernel: Any, adapter: int) -> Usage | None:
-    """None of an adapter that has no memory of its own or does not say."""
+    """None of an adapter that grants no local memory or does not say."""
     groups = [_Group(adapter=adapter, group=one) for one in (_LOCAL, _NON_LOCAL)]
     for one in groups:
         if kernel.D3DKMTQueryVideoMemoryInfo(ctypes.byref(one)):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from tracing import CARD, CPU
 
+from pytest_vramfit.estimating import loading
 from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.events import Action
+from pytest_vramfit.measurement import UnsupportedError
 from pytest_vramfit.training import model
 
 LAYERS = 11
@@ -58,33 +61,49 @@ def test_a_block_of_the_model_s_size_is_given_back_before_any_weight(case):
     assert second[:2] == (Action.FREE, first[1])
 
 
-def test_the_block_leaves_some_of_the_card_free(spec_of):
+def test_the_block_leaves_some_of_what_the_driver_does_not_keep(spec_of):
     spec = replace(spec_of(method="lora"), weights="pretrained")
-    card = replace(CARD, total_bytes=math.ceil(1.2 * 2**30) + 4096)
+    total = math.ceil(1.2 * 2**30) + 4096 + 10**6
+    card = replace(CARD, total_bytes=total, reserved_bytes=10**6)
     first, *_ = loaded(trace(spec, card))
     assert first[2] == 4096
 
 
-def test_weights_come_in_the_order_of_their_names(case):
-    """The tenth layer after the second."""
+def test_parameters_come_in_the_order_of_their_names(case):
+    """The tenth layer after the second, whatever the order of modules."""
     _, spec = case
-    traced = trace(spec, CARD)
-    _, _, *events = loaded(traced)
-    width = torch.finfo(model.DTYPES[spec.dtype]).bits // 8
-    sizes = [size // width for action, _, size in events if action is Action.ALLOCATE]
-    named = parameters_of(spec)
-    layer = [f"layers.{number}." for number in range(LAYERS)]
-    in_order = [
-        *(named[one].numel() for one in named if "embed" in one),
-        *(named[one].numel() for of in layer for one in sorted(named) if f".{of}" in f".{one}"),
-        *(named[one].numel() for one in named if one.endswith("model.norm.weight")),
+    outline = model.outline(spec)
+    names = {id(one): name for name, one in outline.named_parameters()}
+    layers = [
+        int(found[1])
+        for one in loading.in_order(outline)
+        if (found := re.search(r"layers\.(\d+)\.", names[id(one)]))
     ]
-    wanted = iter(in_order)
-    left = next(wanted)
-    for size in sizes:  # between them lie the quantised forms
-        if size == left:
-            left = next(wanted, None)
-    assert left is None
+    assert layers == sorted(layers)
+    assert layers[-1] == LAYERS - 1
+    first = [names[id(one)] for one in loading.in_order(outline)]
+    of_a_layer = [one for one in first if ".layers.0." in one]
+    assert of_a_layer == sorted(of_a_layer)
+    assert first.index(of_a_layer[0]) > 0  # embeddings
+
+
+def test_every_weight_is_there_once_and_the_last_in_its_place(case):
+    """Between them lie the quantised forms."""
+    _, spec = case
+    width = torch.finfo(model.DTYPES[spec.dtype]).bits // 8
+    _, _, *events = loaded(trace(spec, CARD))
+    sizes = iter([size // width for action, _, size in events if action is Action.ALLOCATE])
+    for one in loading.in_order(model.outline(spec)):
+        assert one.numel() in sizes  # goes on from where the one before was found
+
+
+def test_experts_that_are_put_together_are_not_predicted(spec_of):
+    config = {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2}
+    spec = replace(spec_of(model=config, method="lora"), weights="pretrained")
+    with pytest.raises(UnsupportedError) as refused:
+        trace(spec, CARD)
+    assert str(refused.value).startswith("weights='pretrained': parts of its checkpoint are put")
+    trace(replace(spec, weights="random"), CARD)
 
 
 def test_the_steps_need_what_they_need_with_random_weights(case):

@@ -7,9 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_vramfit.measurement import Device, UnsupportedError
-from pytest_vramfit.measuring.budget import check_own_memory, emulated, held_bytes
-from pytest_vramfit.measuring.nvml import Card
-from pytest_vramfit.measuring.wddm import Usage
+from pytest_vramfit.measuring.budget import check_own_memory, emulated
 
 GIB = 2**30
 GPU = Device(name="GB10", total_bytes=128 * GIB, reserved_bytes=0, held_bytes=0)
@@ -31,17 +29,12 @@ def test_without_either_it_is_unsupported() -> None:
     )
 
 
-CARD = Card(
-    uuid="GPU-1", name="Card", driver="1", total_bytes=160, reserved_bytes=10, used_bytes=20
-)
-
-
-@pytest.mark.parametrize(
-    ("granted", "held"), [(None, 20), (140, 20), (130, 20), (129, 21), (100, 50)]
-)
-def test_what_windows_does_not_grant_is_held(granted: int | None, held: int) -> None:
-    windows = granted and Usage(local_bytes=0, non_local_bytes=0, budget_bytes=granted)
-    assert held_bytes(CARD, windows or None) == held
+@pytest.mark.parametrize(("granted", "usable"), [(None, 13), (14, 13), (13, 13), (12, 12)])
+def test_what_windows_does_not_grant_cannot_be_had(granted: int | None, usable: int) -> None:
+    card = Device(
+        name="Card", total_bytes=16, reserved_bytes=1, held_bytes=2, granted_bytes=granted
+    )
+    assert card.usable_bytes == usable
 
 
 H200 = Device(

@@ -67,6 +67,12 @@ def test_windows_name_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.luid for one in driver.visible()] == [bytes(range(8)), None]
 
 
+def test_a_driver_without_such_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Cuda, "cuDeviceGetLuid")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Cuda())
+    assert [one.luid for one in driver.visible()] == [None, None]
+
+
 def test_an_error_is_said_in_cuda_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Cuda(100))
     with pytest.raises(RuntimeError, match="CUDA: no CUDA-capable device is detected"):

@@ -23,9 +23,10 @@ from samples import (
 )
 
 from pytest_vramfit.baseline import Entry, Process, Store
-from pytest_vramfit.gate import Gate, Recording, record
+from pytest_vramfit.gate import Gate
 from pytest_vramfit.measurement import Conditions, Device, Measurement
 from pytest_vramfit.quantity import Headroom
+from pytest_vramfit.recording import Recording, record
 from pytest_vramfit.spec import CHECKS, Schedule
 from pytest_vramfit.verdict import Case, Check, in_doubt, regressions
 from pytest_vramfit.worker.protocol import Measured, NotMeasured, Request

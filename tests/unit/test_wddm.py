@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,16 +111,47 @@ def test_nothing_is_known_where_the_kernel_refuses(below: Below) -> None:
 def test_nothing_is_known_where_its_library_is_old(
     below: Below, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = below({NVIDIA: CARD})
+    below({NVIDIA: CARD})
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert wddm.usage(NVIDIA) is None
-    assert not kernel.open
 
 
 def test_nothing_is_known_without_windows() -> None:
     assert wddm.usage(None) is None
 
 
-def test_structures_are_as_large_as_the_kernel_s() -> None:
-    sizes = [ctypes.sizeof(one) for one in (wddm._Adapter, wddm._Adapters, wddm._Group)]
-    assert sizes == [20, 16, 56]
+def test_under_windows_a_gpu_without_a_luid_is_not_windows_to_tell_of(
+    below: Below, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = below({INTEL: BUILT_IN})
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "CDLL", {"gdi32.dll": kernel}.__getitem__)
+    assert wddm.usage(None) is None
+    assert wddm.usage(INTEL) is not None
+
+
+LAYOUTS: dict[type[ctypes.Structure], tuple[int, dict[str, int]]] = {
+    wddm._Adapter: (20, {"handle": 0, "luid": 4, "sources": 12, "present_regions": 16}),
+    wddm._Adapters: (16, {"count": 0, "first": 8}),
+    wddm._Group: (
+        56,
+        {
+            "process": 0,
+            "adapter": 8,
+            "group": 12,
+            "budget": 16,
+            "usage": 24,
+            "reservation": 32,
+            "available": 40,
+            "physical_adapter": 48,
+        },
+    ),
+}
+"""Sizes, and where fields begin, by d3dkmthk.h on 64 bits."""
+
+
+@pytest.mark.parametrize("structure", LAYOUTS)
+def test_structures_are_laid_out_as_the_kernel_s(structure: type[ctypes.Structure]) -> None:
+    names = [name for name, *_ in structure._fields_]
+    offsets = {name: getattr(structure, name).offset for name in names}
+    assert (ctypes.sizeof(structure), offsets) == LAYOUTS[structure]
