@@ -73,10 +73,11 @@ def usage(luid: bytes | None) -> Usage | None:
     with contextlib.suppress(OSError, AttributeError):
         kernel = _kernel()
         with _adapters(kernel) as adapters:
-            wanted = (one for one in adapters if luid in {None, bytes(one.luid)})
-            found = [one for handle in wanted if (one := _usage(kernel, handle.handle))]
-        if len(found) == 1:
-            return found[0]
+            meant = [one.handle for one in adapters if luid in {None, bytes(one.luid)}]
+            told = [_usage(kernel, one) for one in meant]
+        known = [one for one in told if one is not None]
+        if len(known) == 1:
+            return known[0]
     return None
 
 
