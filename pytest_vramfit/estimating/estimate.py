@@ -184,18 +184,16 @@ def answer(
     comes of all it wants, from :func:`through`.
 
     For sure where in every order it reserves a margin less without being pressed, and not where in
-    every order it runs out with a margin more. None: neither; it may get through by giving back
+    every order it runs out with a margin more; where and how is told of the first order. None: neither; it may get through by giving back
     what it holds in reserve.
     """
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
         return True, None
-    oom: OutOfMemory | None = None
-    for end in _replays(traced, settings, more):
-        if isinstance(end, GotThrough):
-            return None, None
-        oom = oom or _oom(end)
-    return False, oom
+    if any(isinstance(one, GotThrough) for one in _replays(traced, settings, more)):
+        return None, None
+    end = next(_replays(traced, settings, capacity))
+    return (None, None) if isinstance(end, GotThrough) else (False, _oom(end))
 
 
 def _stays(reserved: Sequence[int], capacity: int) -> bool | None:

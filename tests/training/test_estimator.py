@@ -46,6 +46,14 @@ def test_what_finds_room_for_its_peak_alone_may_run_out(spec_of):
         assert (seen.fits, seen.may_run_out) == (True, may_run_out)
 
 
+def test_where_it_runs_out_is_told_of_the_card_itself(spec_of):
+    """Not of the larger one that it must not fit either, to be sure."""
+    it = estimate.Estimator()
+    capacity = int(0.8 * it.estimate(spec_of(), CARD).prediction.reserved_bytes[0])
+    oom = it.estimate(spec_of(), CARD, capacity).oom
+    assert oom.reserved_bytes + oom.free_bytes == capacity
+
+
 def test_nothing_follows_steps_that_ran_out(spec_of):
     seen = estimate.Estimator().estimate(spec_of(), CARD, 2**20, replace(LEAST, phases=("eval",)))
     assert seen.oom is not None
