@@ -184,8 +184,8 @@ def answer(
     comes of all it wants, from :func:`through`.
 
     For sure where in every order it reserves a margin less without being pressed, and not where in
-    every order it runs out with a margin more; where and how is told of the first order. None: neither; it may get through by giving back
-    what it holds in reserve.
+    every order it runs out with a margin more; how it does without is told of the first order.
+    None: neither; it may get through by giving back what it holds in reserve.
     """
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
