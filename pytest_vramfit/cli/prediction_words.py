@@ -102,16 +102,21 @@ def room_bytes(case: Case) -> int:
 
 
 def _needed_bytes(case: Case) -> int:
-    """What is allocated at the highest peak, of the step or of what follows it, and outside."""
-    memory = memory_of(case)
-    return max(memory.peak_allocated_bytes, *case.phase_peaks.values(), 0) + _outside(memory)
+    """What is allocated at the highest peak, and outside of the allocator."""
+    _, peak = _highest_peak(case)
+    return peak + _outside(memory_of(case))
 
 
 def _in_phase(case: Case) -> str:
     """`` (eval)`` where that phase needs more than the step."""
-    step = memory_of(case).peak_allocated_bytes
-    name, peak = max(case.phase_peaks.items(), key=lambda one: one[1], default=("", 0))
-    return f" ({name})" if peak > step else ""
+    phase, _ = _highest_peak(case)
+    return f" ({phase})" if phase else ""
+
+
+def _highest_peak(case: Case) -> tuple[str, int]:
+    """The phase after the step that needs most, or ``""`` for the step itself; and its bytes."""
+    peaks = {"": memory_of(case).peak_allocated_bytes, **case.phase_peaks}
+    return max(peaks.items(), key=lambda one: one[1])
 
 
 def _outside(memory: Memory) -> int:
