@@ -201,8 +201,9 @@ class Prediction:
     """So much of the allocator's memory that it is too close within."""
     reserved_bytes: tuple[int, int]
     """The least and the most that the allocator reserves, by the order of its addresses."""
-    may_run_out: tuple[Phase, ...] = ()
-    """What follows the steps and may find no room, for what the allocator keeps in reserve."""
+    undecided: tuple[Phase, ...] = ()
+    """What follows the steps and may find no room, for what the allocator keeps in reserve; on a
+    card that serves from host memory what does not fit, may leave it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +212,10 @@ class PhasePeak:
 
     peak_bytes: int | None
     oom: OutOfMemory | None = None
+    off_card_bytes: int | None = None
+    """Of all that the allocator had after it; None where it could not be looked at."""
+    served_from_host_bytes: int | None = None
+    """As of :class:`Memory`, after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,10 +334,7 @@ class Measurement:
             conditions=Conditions(**conditions) if conditions else None,
             residency=Residency(**residency) if residency else None,
             phases={
-                name: PhasePeak(
-                    peak_bytes=one["peak_bytes"],
-                    oom=OutOfMemory(**one["oom"]) if one["oom"] else None,
-                )
+                name: PhasePeak(**{**one, "oom": OutOfMemory(**one["oom"]) if one["oom"] else None})
                 for name, one in values["phases"].items()
             },
             stages_ns=values["stages_ns"],

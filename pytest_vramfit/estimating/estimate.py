@@ -76,13 +76,18 @@ class Estimator:
         room = target.usable_bytes - target.outside_bytes
         capacity = room if capacity_bytes is None else capacity_bytes
         reserved = [one.peak_reserved_bytes for one in unbounded]
-        may_run_out: tuple[Phase, ...] = ()
+        stay: dict[Phase, bool | None] = {}
+        undecided: tuple[Phase, ...] = ()
         if target.overflow == "spill":
             fits, oom = _stays(reserved, capacity), None
+            for phase in schedule.phases:
+                reserved_after = [one.reserved_after_phase_bytes[phase] for one in unbounded]
+                stay[phase] = _stays(reserved_after, capacity)
+            undecided = tuple(name for name, stays in stay.items() if stays is None)
         else:
             fits, oom = answer(traced, settings, capacity, unbounded)
             if oom is None:
-                may_run_out = _may_run_out(schedule.phases, traced, settings, capacity, unbounded)
+                undecided = _may_run_out(schedule.phases, traced, settings, capacity, unbounded)
         return Measurement(
             device=Device(
                 name=target.name,
@@ -97,7 +102,14 @@ class Estimator:
             gpu=None,
             conditions=None,
             phases={
-                name: PhasePeak(peak_bytes=unbounded[0].phases[name])
+                name: PhasePeak(
+                    peak_bytes=unbounded[0].phases[name],
+                    off_card_bytes=(
+                        unbounded[0].reserved_after_phase_bytes[name] - capacity
+                        if stay.get(name) is False
+                        else None
+                    ),
+                )
                 for name in (schedule.phases if oom is None else ())
             },
             stages_ns={"trace": traced_ns, "replay": time.perf_counter_ns() - begin - traced_ns},
@@ -105,7 +117,7 @@ class Estimator:
                 fits=fits,
                 margin=MARGIN,
                 reserved_bytes=(min(reserved), max(reserved)),
-                may_run_out=may_run_out,
+                undecided=undecided,
             ),
             environment={},
         )
@@ -214,7 +226,7 @@ def _may_run_out(
 ) -> tuple[Phase, ...]:
     """The phases that do not get through for sure with so much, less a margin, in every order."""
     less = int(capacity * (1 - MARGIN))
-    if not phases or all(one.reserved_to_the_end_bytes <= less for one in unbounded):
+    if not phases or all(max(one.reserved_after_phase_bytes.values()) <= less for one in unbounded):
         return ()
     ends = [*_replays(traced, settings, less)]
     return tuple(

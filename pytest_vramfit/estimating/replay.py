@@ -28,8 +28,8 @@ class GotThrough:
     steps: tuple[Peaks, ...]
     phases: Mapping[str, int]
     """The peaks of what followed the steps, as far as there was room for it."""
-    reserved_to_the_end_bytes: int
-    """The most that was reserved since the model was loaded, that for them included."""
+    reserved_after_phase_bytes: Mapping[str, int]
+    """The most that was reserved from when the model was loaded to the end of each of them."""
     after_step_bytes: tuple[int, ...]
     peak_reserved_bytes: int
     """From when the model was loaded to the last step."""
@@ -66,13 +66,14 @@ class Replay:
         self._allocator = CachingAllocator(
             settings, capacity_bytes=capacity_bytes, addresses=addresses
         )
-        self._reserved = self._reserved_to_the_end = 0
+        self._reserved = 0
         self._weights = self._load_peak = self._resident = 0
         self._phase, self._begin = "load", 0
         self._peaks: dict[str, int] = {}
         self._peak_event = 0
         self._steps: list[Peaks] = []
         self._phases: dict[str, int] = {}
+        self._reserved_after_phase: dict[str, int] = {}
         self._after: list[int] = []
 
     def run(self) -> GotThrough | RanOut:
@@ -98,7 +99,7 @@ class Replay:
             resident_bytes=self._resident,
             steps=tuple(self._steps),
             phases=self._phases,
-            reserved_to_the_end_bytes=max(self._reserved, self._reserved_to_the_end),
+            reserved_after_phase_bytes=self._reserved_after_phase,
             after_step_bytes=tuple(self._after),
             peak_reserved_bytes=self._reserved,
             retries=allocator.retries,
@@ -125,8 +126,10 @@ class Replay:
             self._end_phase_of_step(phase)
         else:
             self._phases[phase] = allocator.peak_allocated_bytes
-            self._reserved_to_the_end = max(
-                self._reserved_to_the_end, allocator.peak_reserved_bytes
+            self._reserved_after_phase[phase] = max(
+                self._reserved,
+                allocator.peak_reserved_bytes,
+                *self._reserved_after_phase.values(),
             )
 
     def _end_phase_of_step(self, phase: str) -> None:

@@ -184,7 +184,13 @@ class CaseRun:
                     raise
                 self._phases[phase] = PhasePeak(peak_bytes=None, oom=oom)
                 return
-            self._phases[phase] = PhasePeak(peak_bytes=bench.peak_allocated_bytes())
+            peak = bench.peak_allocated_bytes()
+            residency = bench.residency()
+            self._phases[phase] = PhasePeak(
+                peak_bytes=peak,
+                off_card_bytes=None if residency is None else residency.off_card_bytes,
+                served_from_host_bytes=bench.served_from_host_bytes(),
+            )
 
     def _warm_up(self, step: Step, proof: Proof) -> Peaks:
         """Steps until the asked number was applied, the last of them watched; the first's peaks."""

@@ -216,7 +216,9 @@ def sentence(check: Check, case: Case) -> str:
     """What a check found, in one sentence without the figures of :func:`figure`."""
     found = [_finding(one, check, case) for one in check.findings]
     value, limit = check.value, check.limit
-    if check.name == "peak_within_vram" and value is not None and limit is not None:
+    seen_elsewhere = any(one.kind == "phase_off_card" for one in check.findings)
+    with_peak = check.name == "peak_within_vram" or seen_elsewhere
+    if with_peak and value is not None and limit is not None:
         found = [_peak(value, limit, case), *found]
     if check.ratio is not None:
         # what kept it from being judged comes first
@@ -270,6 +272,8 @@ def _finding(finding: Finding, check: Check, case: Case) -> str:
     if finding.kind == "fragmented":
         grown, retries = figures.size(int(names[0])), names[1]
         return f"what is reserved grew by {grown} over the timed steps; {retries} allocator retries"
+    if finding.kind == "phase_off_card":
+        return f"{figures.size(int(names[0]))} off the card by its end"
     if finding.kind == "unquantised":
         return f"{figures.size(int(names[0]))} of the base is not quantised: {_some(names[1:])}"
     headroom = figures.size(case.claim.limits.headroom.of(case.card.usable_bytes))

@@ -121,7 +121,8 @@ class Case:
     def seen_off_card(self) -> bool:
         """Whether memory was seen off the card, or is predicted there."""
         return any(
-            one.name == "resident" and one.status == "fail" and one.value is not None
+            (one.name == "resident" and one.status == "fail" and one.value is not None)
+            or any(finding.kind == "phase_off_card" for finding in one.findings)
             for one in self.checks
         )
 

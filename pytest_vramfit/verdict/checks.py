@@ -92,8 +92,8 @@ def judge(
         ]
     seen = resident(engine, claim, measurement)
     doubt = may_leave_the_card(measurement) if engine == "gpu" else None
-    if doubt is not None and seen.status == "unchecked":
-        checks = [doubted(check, doubt) for check in checks]
+    if doubt is not None:
+        checks = [doubted(check, measurement, doubt) for check in checks]
     checks.append(seen)
     not_made = claim.limits.require - {check.name for check in checks}
     checks += [unchecked(name, Finding(kind="not_asked")) for name in sorted(not_made)]

@@ -28,8 +28,10 @@ def may_leave_the_card(measurement: Measurement) -> Finding | None:
     return None
 
 
-def doubted(check: Check, doubt: Finding) -> Check:
-    """A check of memory that passed, as one that could not be made."""
-    if check.name not in _OF_MEMORY or check.status != "pass":
+def doubted(check: Check, measurement: Measurement, doubt: Finding) -> Check:
+    """A check of memory that passed though nobody could look, as one that could not be made."""
+    phase = measurement.phases.get(check.name)
+    seen = measurement.residency if phase is None else phase.off_card_bytes
+    if check.name not in _OF_MEMORY or check.status != "pass" or seen is not None:
         return check
     return replace(check, status="unchecked", findings=(doubt, *check.findings))

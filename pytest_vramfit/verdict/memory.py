@@ -157,10 +157,13 @@ def phases_within_vram(claim: Claim, measurement: Measurement) -> Iterator[Check
             assert seen.peak_bytes is not None
             check = _within_vram(phase, seen.peak_bytes, claim, measurement)
             prediction = measurement.prediction
-            if check.status == "pass" and prediction and phase in prediction.may_run_out:
-                check = replace(
-                    check, status="unchecked", findings=(Finding(kind="cache_in_the_way"),)
-                )
+            if seen.off_card_bytes:
+                off_card = Finding(kind="phase_off_card", names=(str(seen.off_card_bytes),))
+                check = replace(check, status="fail", findings=(off_card,))
+            elif check.status == "pass" and prediction and phase in prediction.undecided:
+                refuses = claim.limits.overflow == "oom"
+                doubt = Finding(kind="cache_in_the_way") if refuses else too_close(prediction)
+                check = replace(check, status="unchecked", findings=(doubt,))
             yield check
 
 

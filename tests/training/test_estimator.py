@@ -41,9 +41,9 @@ def test_what_finds_room_for_its_peak_alone_may_run_out(spec_of):
     with_eval = replace(LEAST, phases=("eval",), eval_batch=5)
     it = estimate.Estimator()
     peak = it.estimate(spec, CARD, schedule=with_eval).phases["eval"].peak_bytes
-    for share, may_run_out in ((1.01, ("eval",)), (1.08, ())):
+    for share, undecided in ((1.01, ("eval",)), (1.08, ())):
         seen = it.estimate(spec, CARD, int(share * peak), with_eval).prediction
-        assert (seen.fits, seen.may_run_out) == (True, may_run_out)
+        assert (seen.fits, seen.undecided) == (True, undecided)
 
 
 def test_where_it_runs_out_is_told_of_the_card_itself(spec_of):
@@ -81,5 +81,22 @@ def test_a_card_that_serves_from_host_memory_is_left_by_what_is_reserved(spec_of
     low, high = it.estimate(spec, card).prediction.reserved_bytes
     for capacity, fits in ((high / 0.994, True), (high, None), (low, None), (low / 1.006, False)):
         seen = it.estimate(spec, card, int(capacity), replace(LEAST, phases=("eval",)))
-        assert (seen.oom, seen.prediction.fits, seen.prediction.may_run_out) == (None, fits, ())
+        undecided = () if fits is not None else ("eval",)
+        assert (seen.oom, seen.prediction.fits) == (None, fits)
+        assert seen.prediction.undecided == undecided
         assert [*seen.phases] == ["eval"]
+        assert (seen.phases["eval"].off_card_bytes is not None) == (fits is False)
+
+
+def test_a_phase_may_leave_a_card_on_which_the_steps_stay(spec_of):
+    """By what is reserved to its end, the steps' cache included."""
+    spec, card = spec_of(), replace(CARD, overflow="spill")
+    schedule = replace(LEAST, phases=("eval",), eval_batch=64)
+    it = estimate.Estimator()
+    room = int(it.estimate(spec, card).prediction.reserved_bytes[1] * 1.01)
+    seen = it.estimate(spec, card, room, schedule)
+    eval_peak = seen.phases["eval"].peak_bytes
+    assert seen.prediction.fits is True
+    assert eval_peak > room
+    assert seen.prediction.undecided == ()
+    assert seen.phases["eval"].off_card_bytes >= eval_peak - room

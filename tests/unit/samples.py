@@ -186,6 +186,12 @@ def with_phases(measurement: Measurement = MEASUREMENT, **peaks: int | None) -> 
     return replace(measurement, phases=seen)
 
 
+def left_by_phase(name: str, off_card_bytes: int | None, peak: int = 9 * GIB) -> Measurement:
+    """The phase was through with so much of the allocator's memory off the card."""
+    seen = PhasePeak(peak_bytes=peak, off_card_bytes=off_card_bytes)
+    return replace(MEASUREMENT, phases={name: seen})
+
+
 def with_evidence(**changes: Any) -> Measurement:
     return replace(MEASUREMENT, evidence=replace(EVIDENCE, **changes))
 

@@ -223,7 +223,7 @@ def test_json_has_all_that_the_answer_comes_from(estimate: Command) -> None:
         "fits": True,
         "margin": 0.005,
         "reserved_bytes": [1_299_339_136, 1_299_339_136 + 64 * MIB],
-        "may_run_out": [],
+        "undecided": [],
     }
     assert told["oom"] is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from samples import GIB, MEASUREMENT, MIB, RESIDENCY, case, claim, with_memory
+from samples import GIB, MEASUREMENT, MIB, RESIDENCY, case, claim, left_by_phase, with_memory
 
 from pytest_vramfit.measurement import Measurement
 from pytest_vramfit.quantity import Headroom
@@ -72,6 +72,16 @@ def test_memory_is_judged_where_it_was_seen_on_the_card_or_off_it(
     judged = case(replace(on(environment), residency=residency))
     assert check(judged, "peak_within_vram").status == "pass"
     assert judged.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("off_card", "status"), [(0, "pass"), (None, "unchecked"), (46 * MIB, "fail")]
+)
+def test_each_phase_is_judged_by_its_own_look(off_card: int | None, status: str) -> None:
+    seen = replace(left_by_phase("eval", off_card), environment={**MEASUREMENT.environment, **WDDM})
+    judged = case(seen, claim(phases=("eval",)))
+    assert check(judged, "peak_within_vram").status == "pass"
+    assert check(judged, "eval").status == status
 
 
 def test_more_than_the_card_fails_anywhere() -> None:

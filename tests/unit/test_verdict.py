@@ -27,6 +27,7 @@ from samples import (
     check,
     claim,
     compared,
+    left_by_phase,
     recorded,
     timed,
     with_evidence,
@@ -548,11 +549,9 @@ def test_phase_beyond_the_card(phase: Any, over: int, outcome: str) -> None:
     assert failed == ([phase] if over else [])
 
 
-@pytest.mark.parametrize(("may_run_out", "status"), [((), "pass"), (("eval",), "unchecked")])
-def test_a_predicted_phase_that_may_find_no_room_is_left_open(
-    may_run_out: Any, status: str
-) -> None:
-    prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1), may_run_out=may_run_out)
+@pytest.mark.parametrize(("undecided", "status"), [((), "pass"), (("eval",), "unchecked")])
+def test_a_predicted_phase_that_may_find_no_room_is_left_open(undecided: Any, status: str) -> None:
+    prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1), undecided=undecided)
     seen = replace(with_phases(eval=20 * GIB, merge=20 * GIB), prediction=prediction)
     judged = case(seen, claim(phases=("eval", "merge")))
     assert (check(judged, "eval").status, check(judged, "merge").status) == (status, "pass")
@@ -566,6 +565,34 @@ def test_a_predicted_phase_is_left_open_near_the_limit(over: int, status: str) -
     prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1))
     seen = replace(with_phases(eval=ROOM + over), prediction=prediction)
     assert check(case(seen, claim(phases=("eval",))), "eval").status == status
+
+
+@pytest.mark.parametrize("phase", ["eval", "save", "merge"])
+@pytest.mark.parametrize("peak", [9 * GIB, ROOM + 1])
+def test_phase_that_left_the_card_while_the_steps_stayed(phase: Any, peak: int) -> None:
+    """With room for its peak, too: the allocator's cache was in its way."""
+    judged = case(left_by_phase(phase, 300 * MIB, peak), claim(phases=(phase,)))
+    assert judged.outcome == "spilled"
+    assert check(judged, "resident").status == "pass"
+    assert check(judged, phase).status == "fail"
+    assert check(judged, phase).findings == (
+        Finding(kind="phase_off_card", names=(str(300 * MIB),)),
+    )
+
+
+@pytest.mark.parametrize("off_card", [0, None])
+def test_phase_that_was_not_seen_off_the_card(off_card: int | None) -> None:
+    judged = case(left_by_phase("eval", off_card), claim(phases=("eval",)))
+    assert check(judged, "eval").status == "pass"
+
+
+def test_a_predicted_phase_is_too_close_to_a_limit_that_refuses_nothing() -> None:
+    prediction = Prediction(fits=True, margin=0.005, reserved_bytes=(1, 1), undecided=("eval",))
+    seen = replace(with_phases(eval=20 * GIB), prediction=prediction)
+    found = check(
+        case(seen, claim(phases=("eval",), card_bytes=24 * GIB, overflow="spill")), "eval"
+    )
+    assert found.findings == (Finding(kind="too_close", names=("0.5 %",)),)
 
 
 def test_phase_counts_all_where_nothing_lies_outside_an_allocator() -> None:

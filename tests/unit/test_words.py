@@ -23,6 +23,7 @@ from samples import (
     check,
     claim,
     compared,
+    left_by_phase,
     pinned,
     recorded,
     timed,
@@ -340,6 +341,12 @@ FINDINGS = [
             claim(replace(SPEC, lengths="varied")),
         ),
         "what is reserved grew by 3.0 GiB over the timed steps; 2 allocator retries",
+    ),
+    (
+        "phase_off_card",
+        "eval",
+        case(left_by_phase("eval", 300 * MIB), claim(phases=("eval",))),
+        "41 % of the card, 512 MiB of it outside the allocator; 300 MiB off the card by its end",
     ),
     (
         "phase_before_ran_out",
