@@ -202,7 +202,9 @@ def answer(
     less, more = int(capacity * (1 - MARGIN)), int(capacity * (1 + MARGIN))
     if all(one.peak_reserved_bytes <= less for one in unbounded):
         return True, None
-    if any(isinstance(one, GotThrough) for one in _replays(traced, settings, more)):
+    if traced.most_alive_bytes() <= more and any(
+        isinstance(one, GotThrough) for one in _replays(traced, settings, more)
+    ):
         return None, None
     end = next(_replays(traced, settings, capacity))
     return (None, None) if isinstance(end, GotThrough) else (False, _oom(end))

@@ -20,6 +20,8 @@ Lowering = Callable[..., Any]
 """Makes what an operation returns, and allocates on the way what the target's kernel would."""
 
 
+_SHAPES = Shapes()
+"""Of all traces of the process: the next case often has the same ones."""
 _AUTOGRAD, _MAIN = "autograd", "main"
 
 
@@ -37,7 +39,6 @@ class Trace(Journal):
         super().__init__("meta", *(() if workspaces else ("cpu",)))
         self.marks: list[str] = []
         self._lowerings = lowerings
-        self._shapes = Shapes()
         self._sole = sole_owners()
         self._workspaces = workspaces
         self._thread = _MAIN
@@ -54,12 +55,13 @@ class Trace(Journal):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operation, or its lowering, and record what it allocates."""
-        if self._accumulates(func, args):
-            return args[0]
         lowering = self._lowerings.get(func)
         if lowering is None:
-            result = self._shapes.call(func, args, kwargs or {})
-            self.count_all(result, func)
+            with torch._C.DisableTorchFunction():  # the target's choices were made above
+                if self._accumulates(func, args):
+                    return args[0]
+                result = _SHAPES.call(func, args, kwargs or {})
+                self.count_all(result, func)
         else:
             result = self._lowered(lowering, args, kwargs or {})
         if self._workspaces is not None and func in _PRODUCTS:

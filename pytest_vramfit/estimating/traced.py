@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_vramfit.events import Block, Event
+from pytest_vramfit.events import Action, Block, Event, block_bytes
+
+_LAST_OF_STEP = "optimizer ends"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,3 +21,21 @@ class Traced:
     """Optimizer states in managed memory, which no event is about."""
     vocabulary: int
     """The length of a token's logits."""
+
+    def most_alive_bytes(self) -> int:
+        """The most bytes alive at a time up to the end of the steps, in whole blocks: no allocator
+        does with less.
+        """
+        ends = [number for number, mark in enumerate(self.marks) if mark == _LAST_OF_STEP]
+        sizes: dict[int, int] = {}
+        alive = most = 0
+        for action, number, size_bytes in self.events:
+            if action is Action.ALLOCATE:
+                sizes[number] = block_bytes(size_bytes)
+                alive += sizes[number]
+                most = max(most, alive)
+            elif action is Action.FREE:
+                alive -= sizes[number]
+            elif action is Action.MARK and number == ends[-1]:
+                break
+        return most

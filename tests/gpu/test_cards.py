@@ -29,6 +29,20 @@ KEYWORDS: dict[str, dict[str, object]] = {
     },
     "full": {"model": "Qwen2.5-0.5B", "method": "full", "optimizer": "adamw_8bit", **SCHEDULE},
 }
+FULL = {"model": "Qwen2.5-0.5B", "method": "full", **SCHEDULE}
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    **{
+        name: {**FULL, "optimizer": name}
+        for name in ("adamw", "adamw_fused", "sgd", "adafactor", "paged_adamw", "paged_adamw_8bit")
+    },
+    "qlora, paged": {**KEYWORDS["qlora"], "optimizer": "paged_adamw_8bit"},
+}
+WITH_PHASES: dict[str, dict[str, object]] = {
+    "qlora, phases": {**KEYWORDS["qlora"], "phases": ["eval", "save", "merge"], "eval_batch": 16},
+    "lora, phases": {**KEYWORDS["lora"], "phases": ["eval", "save", "merge"], "eval_batch": 16},
+    "full, phases": {**KEYWORDS["full"], "phases": ["eval", "save"], "eval_batch": 16},
+}
+ALL = {**KEYWORDS, **OPTIMIZERS, **WITH_PHASES}
 OVER_PERCENT = (0.5, 1, 2, 5, 10, 25, 50)
 """By how much the memory that a case reserves exceeds what the card has for it."""
 WITHIN_PERCENT = (90, 95, 99)
@@ -57,7 +71,7 @@ def emulate(measure_with) -> Iterator[Emulate]:
             held_bytes=0,
             overflow=overflow,
         )
-        return measure_with(workers[overflow], KEYWORDS[name], card=card or None)
+        return measure_with(workers[overflow], ALL[name], card=card or None)
 
     yield emulate
     for worker in workers.values():
@@ -84,7 +98,7 @@ def uncapped(plain) -> Callable[[str], Memory]:
 
 def claim_of(name: str) -> Claim:
     """What is measured; the card is told to the worker."""
-    return read_claim([KEYWORDS[name]], rootdir=Path())
+    return read_claim([ALL[name]], rootdir=Path())
 
 
 def seen(name: str, measurement: Measurement) -> str:
@@ -114,6 +128,43 @@ def test_what_left_the_card_is_found(emulate, plain, uncapped, name, percent):
     assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
     assert seen(name, measurement) == "spilled"
     assert measurement.stages_ns["residency"] <= 1.5e9
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer(emulate, plain, uncapped, name):
+    """Paged states are nobody's on the card: neither found off it nor taken for spilled memory."""
+    memory = uncapped(name)
+    over = emulate(name, int(memory.peak_reserved_bytes / 1.05), "spill")
+    within = emulate(name, int(memory.peak_reserved_bytes / 0.95), "spill")
+    served, found = over.memory.served_from_host_bytes, over.residency.off_card_bytes
+    print(
+        f"{name}: {found / MIB:,.1f} MiB found, {served / MIB:,.1f} served, "
+        f"{memory.managed_bytes / MIB:,.1f} managed, host memory grew by "
+        f"{[one.memory.host_growth_bytes / MIB for one in (plain(name), within, over)]}"
+    )
+    assert served > 0
+    assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+    assert seen(name, over) == "spilled"
+    assert seen(name, within) == "fits"
+    for one in (over.memory, within.memory):
+        assert one.peak_allocated_bytes == memory.peak_allocated_bytes
+        assert one.managed_bytes == memory.managed_bytes
+
+
+@pytest.mark.parametrize("name", WITH_PHASES)
+def test_what_follows_the_steps_leaves_the_card_by_itself(emulate, plain, uncapped, name):
+    """On a card that has room for the steps, and to evaluate more of them at once than it can."""
+    measurement = emulate(name, uncapped(name).peak_reserved_bytes + 64 * MIB, "spill")
+    assert measurement.memory.served_from_host_bytes == 0
+    assert measurement.residency.off_card_bytes == 0
+    for phase, one in measurement.phases.items():
+        found, served = one.off_card_bytes, one.served_from_host_bytes
+        print(f"{name}, {phase}: {found / MIB:,.1f} MiB found, {served / MIB:,.1f} served")
+        assert served > 0
+        assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+        assert one.peak_bytes == plain(name).phases[phase].peak_bytes
+    assert [*measurement.phases] == WITH_PHASES[name]["phases"]
+    assert seen(name, measurement) == "spilled"
 
 
 @pytest.mark.parametrize("percent", WITHIN_PERCENT)
