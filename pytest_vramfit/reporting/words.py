@@ -88,8 +88,12 @@ _WITNESSES = {
     ("retries", "on"): "the allocator never had to give back its cache",
     ("host_memory", "off"): "the process grew by {bytes} of host memory",
     ("host_memory", "on"): "the process grew by {bytes} of host memory",
+    ("host_memory", "nothing"): "the process grew by {bytes} of host memory, where paged optimizer "
+    "states may be",
     ("non_local", "off"): "Windows has {bytes} more of the process's GPU memory in host memory",
     ("non_local", "on"): "Windows has {bytes} more of the process's GPU memory in host memory",
+    ("non_local", "nothing"): "Windows has {bytes} more of the process's GPU memory in host "
+    "memory, where paged optimizer states may be",
     ("step_time", "off"): "a step took {0} times what it takes in the baseline",
     ("step_time", "on"): "a step took {0} times what it takes in the baseline",
 }
@@ -181,7 +185,7 @@ def _others(change: HeldChange) -> str:
 def witness(one: Witness) -> str:
     """What a witness of memory off the card saw, or that it could not look."""
     names = one.finding.names
-    if one.saw == "nothing":
+    if one.finding.kind == "blind":
         return "could not look"
     sizes = [figures.size(int(name)) for name in names if name.lstrip("-").isdigit()]
     first, second = [*sizes, "", ""][:2]

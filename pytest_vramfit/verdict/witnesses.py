@@ -131,11 +131,17 @@ def _retries(memory: Memory) -> Witness:
 
 
 def _grown(name: str, growth_bytes: int | None, memory: Memory) -> Witness:
-    """Of memory that is the host's, in which paged optimizers have their states as well."""
+    """Of memory that is the host's, in which paged optimizers may have their states as well: how
+    many of them are there or on the card is not told.
+    """
     if growth_bytes is None:
         return _blind(name)
-    own = growth_bytes - (memory.managed_bytes or 0)
-    return _seen(name, own > _MUCH_HOST_BYTES, str(growth_bytes))
+    surely = growth_bytes - (memory.managed_bytes or 0)
+    if surely <= _MUCH_HOST_BYTES < growth_bytes:
+        return Witness(
+            name=name, saw="nothing", finding=Finding(kind=name, names=(str(growth_bytes),))
+        )
+    return _seen(name, surely > _MUCH_HOST_BYTES, str(growth_bytes))
 
 
 def _clock(checks: Sequence[Check]) -> Witness:

@@ -316,12 +316,22 @@ def test_retries(retries: int | None, told: tuple[str, str]) -> None:
         (0, None, ("on", "the process grew by 0 B of host memory")),
         (256 * MIB, None, ("on", "the process grew by 256 MiB of host memory")),
         (256 * MIB + 1, None, ("off", "the process grew by 256 MiB of host memory")),
-        (3 * GIB, 3 * GIB - 256 * MIB, ("on", "the process grew by 3.0 GiB of host memory")),
+        (256 * MIB, GIB, ("on", "the process grew by 256 MiB of host memory")),
+        (
+            3 * GIB,
+            3 * GIB - 256 * MIB,
+            (
+                "nothing",
+                "the process grew by 3.0 GiB of host memory, where paged optimizer states may be",
+            ),
+        ),
         (3 * GIB, 2 * GIB, ("off", "the process grew by 3.0 GiB of host memory")),
     ],
 )
 def test_host_memory(grown: int | None, managed: int | None, told: tuple[str, str]) -> None:
-    """Managed optimizer states may well be in it."""
+    """Managed optimizer states may be in it, or on the card: on an H200 they were on it while
+    520 MiB of an emulated card were in host memory.
+    """
     seen = with_memory(host_growth_bytes=grown, managed_bytes=managed)
     assert said(seen)["host_memory"] == told
 
@@ -340,7 +350,8 @@ MB = 10**6
         (980 * MB - 320 * MB, None, "off"),
         (450 * MB - 320 * MB, None, "on"),  # at full speed, with a smaller budget
         (485 * MB - 320 * MB, None, "on"),
-        (3 * GIB, 3 * GIB, "on"),
+        (3 * GIB, 3 * GIB, "nothing"),
+        (3 * GIB, GIB, "off"),
     ],
 )
 def test_what_windows_says(grown: int | None, managed: int | None, saw: str) -> None:
@@ -374,7 +385,11 @@ def test_the_clock_against_the_baseline(step: float, saw: str, times: str) -> No
 
 
 def test_every_witness_has_a_sentence_for_all_it_may_see() -> None:
-    assert {one: {"off", "on"} for one in (*ON, "non_local")} == {
+    may_be_paged = ("host_memory", "non_local")
+    assert {
+        one: {"off", "on", *(("nothing",) if one in may_be_paged else ())}
+        for one in (*ON, "non_local")
+    } == {
         name: {saw for other, saw in words._WITNESSES if other == name}
         for name, _ in words._WITNESSES
     }
