@@ -220,8 +220,7 @@ def sentence(check: Check, case: Case) -> str:
     """What a check found, in one sentence without the figures of :func:`figure`."""
     found = [_finding(one, check, case) for one in check.findings]
     value, limit = check.value, check.limit
-    seen_elsewhere = any(one.kind == "phase_off_card" for one in check.findings)
-    with_peak = check.name == "peak_within_vram" or seen_elsewhere
+    with_peak = check.name == "peak_within_vram" or check.left_the_card
     if with_peak and value is not None and limit is not None:
         found = [_peak(value, limit, case), *found]
     if check.ratio is not None:

@@ -63,6 +63,11 @@ class Check:
         """Whether memory ran out in what it is about."""
         return any(finding.kind == "out_of_memory" for finding in self.findings)
 
+    @property
+    def left_the_card(self) -> bool:
+        """Whether it is about a phase after the steps, whose memory was seen off the card."""
+        return any(finding.kind == "phase_off_card" for finding in self.findings)
+
 
 def unchecked(name: str, reason: Finding) -> Check:
     """A check that was not made, and why."""
@@ -115,14 +120,15 @@ class Case:
         first = next((failed[name] for name in CHECKS if name in failed), None)
         if first is None:
             return "fits"
-        return "oom" if first.ran_out else _FAILS_AS[first.name]
+        if first.ran_out:
+            return "oom"
+        return "spilled" if first.left_the_card else _FAILS_AS[first.name]
 
     @property
     def seen_off_card(self) -> bool:
-        """Whether memory was seen off the card, or is predicted there."""
+        """Whether memory of the training steps was seen off the card, or is predicted there."""
         return any(
-            (one.name == "resident" and one.status == "fail" and one.value is not None)
-            or any(finding.kind == "phase_off_card" for finding in one.findings)
+            one.name == "resident" and one.status == "fail" and one.value is not None
             for one in self.checks
         )
 

@@ -25,7 +25,7 @@ class Witness:
 
     name: str
     saw: Literal["off", "on", "nothing"]
-    """Memory off the card, none, or that it could not look."""
+    """Memory off the card, none, or nothing that tells."""
     finding: Finding
 
 

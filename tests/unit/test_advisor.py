@@ -16,6 +16,7 @@ from samples import (
     SPEC,
     case,
     claim,
+    left_by_phase,
     with_memory,
     with_phases,
 )
@@ -107,6 +108,9 @@ def test_step_that_does_not_fit_gets_advice(judged: Case) -> None:
         ),
         pytest.param(
             case(with_phases(eval=None), claim(phases=("eval",))), id="evaluation out of memory"
+        ),
+        pytest.param(
+            case(left_by_phase("eval", GIB), claim(phases=("eval",))), id="evaluation off the card"
         ),
         pytest.param(
             case(with_phases(eval=24 * GIB), claim(phases=("eval",))), id="evaluation over VRAM"
