@@ -111,8 +111,8 @@ class CachingAllocator:
         self._oversize = settings.max_split_bytes or _UNBOUNDED
         self._rounding = settings.max_non_split_rounding_bytes or settings.large_segment_bytes
         self._used: dict[int, Block] = {}
-        self._block_bytes: dict[int, int] = {}
-        """Of the sizes that were requested: there are few."""
+        self._rounded: dict[int, int] = {}
+        """The bytes that each request needs of a block: few sizes are asked for, and often."""
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.peak_key: int | None = None
@@ -136,9 +136,9 @@ class CachingAllocator:
         """
         if size_bytes < 1 or key in self._used:
             raise ValueError(f"{size_bytes} bytes requested for {key}")
-        size = self._block_bytes.get(size_bytes)
+        size = self._rounded.get(size_bytes)
         if size is None:
-            size = self._block_bytes[size_bytes] = self._settings.block_bytes(size_bytes)
+            size = self._rounded[size_bytes] = self._settings.block_bytes(size_bytes)
         pool = self._small if size <= LARGEST_SMALL else self._large
         block = pool.best_fit(size)
         if block is not None and self._suits(block.size, size):

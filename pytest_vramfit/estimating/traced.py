@@ -26,9 +26,8 @@ class Traced:
         """The most bytes alive at a time up to the end of the steps, in whole blocks: no allocator
         does with less.
         """
-        ends = [number for number, mark in enumerate(self.marks) if mark == _LAST_OF_STEP]
         sizes: dict[int, int] = {}
-        alive = most = 0
+        alive = most = most_in_steps = 0
         for action, number, size_bytes in self.events:
             if action is Action.ALLOCATE:
                 sizes[number] = block_bytes(size_bytes)
@@ -36,6 +35,6 @@ class Traced:
                 most = max(most, alive)
             elif action is Action.FREE:
                 alive -= sizes[number]
-            elif action is Action.MARK and number == ends[-1]:
-                break
-        return most
+            elif action is Action.MARK and self.marks[number] == _LAST_OF_STEP:
+                most_in_steps = most
+        return most_in_steps

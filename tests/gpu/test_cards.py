@@ -101,6 +101,12 @@ def claim_of(name: str) -> Claim:
     return read_claim([ALL[name]], rootdir=Path())
 
 
+def assert_found(found: int, served: int) -> None:
+    """What reading says is off the card is what was served from host memory, and there is some."""
+    assert served > 0
+    assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+
+
 def seen(name: str, measurement: Measurement) -> str:
     """The outcome, as pytest would have it."""
     claim = claim_of(name)
@@ -124,8 +130,7 @@ def test_what_left_the_card_is_found(emulate, plain, uncapped, name, percent):
         f"GPU {measurement.median_gpu_ns / plain(name).median_gpu_ns:.1f} times, "
         f"looking took {measurement.stages_ns['residency'] / 1e9:.2f} s"
     )
-    assert served > 0
-    assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+    assert_found(found, served)
     assert seen(name, measurement) == "spilled"
     assert measurement.stages_ns["residency"] <= 1.5e9
 
@@ -142,8 +147,7 @@ def test_any_optimizer(emulate, plain, uncapped, name):
         f"{memory.managed_bytes / MIB:,.1f} managed, host memory grew by "
         f"{[one.memory.host_growth_bytes / MIB for one in (plain(name), within, over)]}"
     )
-    assert served > 0
-    assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+    assert_found(found, served)
     assert seen(name, over) == "spilled"
     assert seen(name, within) == "fits"
     for one in (over.memory, within.memory):
@@ -160,8 +164,7 @@ def test_what_follows_the_steps_leaves_the_card_by_itself(emulate, plain, uncapp
     for phase, one in measurement.phases.items():
         found, served = one.off_card_bytes, one.served_from_host_bytes
         print(f"{name}, {phase}: {found / MIB:,.1f} MiB found, {served / MIB:,.1f} served")
-        assert served > 0
-        assert found == pytest.approx(served, rel=0.01, abs=8 * MIB)
+        assert_found(found, served)
         assert one.peak_bytes == plain(name).phases[phase].peak_bytes
     assert [*measurement.phases] == WITH_PHASES[name]["phases"]
     assert seen(name, measurement) == "spilled"

@@ -143,6 +143,28 @@ def test_what_follows_the_steps_has_peaks_of_its_own():
     assert seen.after_step_bytes == (0,)
 
 
+def test_what_is_reserved_after_a_phase_is_all_up_to_its_end():
+    """The evaluation's cache is too small for what is merged."""
+    seen = run(traced(*AFTER))
+    assert seen.reserved_after_phase_bytes == {"eval": 30 * MIB, "merge": 80 * MIB}
+
+
+def test_the_most_that_lives_up_to_the_end_of_the_steps():
+    """In whole blocks, while loading or later, and not of what follows the steps."""
+    steps = (*phase("forward", ("saved", 11 * MIB)), *phase("backward", ("gradients", 1), "saved"))
+    after = phase("eval", ("logits", 30 * MIB), "logits")
+    whole = (
+        *phase("optimizer"),
+        *phase("forward"),
+        *phase("backward"),
+        *phase("optimizer"),
+        *after,
+    )
+    assert traced(*LOADED, *steps, *whole).most_alive_bytes() == 400 * KIB + 11 * MIB + 512
+    loading = (("in loading", 20 * MIB), "in loading")
+    assert traced(*loading, *LOADED, *steps, *whole).most_alive_bytes() == 20 * MIB
+
+
 def test_what_follows_the_steps_and_has_no_room_leaves_them_as_they_are():
     seen = run(traced(*AFTER), capacity_bytes=40 * MIB)
     assert isinstance(seen, GotThrough)
