@@ -103,6 +103,8 @@ class Memory:
     """How much more host memory the process had after the timed steps than before the case."""
     non_local_growth_bytes: int | None = None
     """How much more of the process's GPU memory Windows had in host memory then."""
+    local_bytes: int | None = None
+    """How much of it Windows had on the card then."""
     served_from_host_bytes: int | None = None
     """What an emulated card with ``overflow="spill"`` had in host memory, by its own account."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from pytest_vramfit import __version__
 from pytest_vramfit.baseline import BaselineError
 from pytest_vramfit.cli import accept, ceiling, compare, estimate, prune, show
 from pytest_vramfit.cli.answer import Answer, WrongUseError
+from pytest_vramfit.marker.values import nearest
 
 _PROGRAM = "pytest-vramfit"
 _NOT_BUILT = {
@@ -30,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command in _NOT_BUILT:
         return _refuse(f"{arguments.command} is not built yet")
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments.parser.error(_unknown(arguments.parser, unknown))
     try:
         answer: Answer = arguments.run(arguments)
     except (BaselineError, WrongUseError) as error:
@@ -44,6 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as in `pytest-vramfit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if answer.holds else _DOES_NOT_HOLD
+
+
+def _unknown(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The first option that the subcommand has not, with its nearest; else what there is too much
+    of.
+    """
+    option = next((one.partition("=")[0] for one in unknown if one.startswith("--")), None)
+    if option is None:
+        return f"unrecognized arguments: {' '.join(unknown)}"
+    known = re.findall(r"--([a-z][a-z-]+)", parser.format_help())
+    near = nearest(option.removeprefix("--"), known, cutoff=0.6)
+    return f"there is no {option}" + (f"; the nearest is --{near}" if near else "")
 
 
 def _refuse(says: str) -> int:

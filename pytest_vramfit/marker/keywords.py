@@ -109,7 +109,14 @@ def card_bytes(value: object) -> int:
     """The bytes of a ``card``: a GPU of the catalogue by its name, or a size."""
     if isinstance(value, str) and value.strip()[:1].isalpha():
         return gpus.memory_bytes_of(value)
-    size_bytes = parse_size(value)
+    try:
+        size_bytes = parse_size(value)
+    except ValueError:
+        # of 4090 or "3080 Ti", as people call their cards
+        near = gpus.nearest(str(value)) if isinstance(value, int | str) else None
+        if near is None:
+            raise
+        raise ValueError(f"a size such as '16303MiB' or a GPU (did you mean {near!r}?)") from None
     if size_bytes > _LARGEST_CARD:
         raise ValueError(f"a size of at most {_LARGEST_CARD // 2**40}TiB")
     return size_bytes

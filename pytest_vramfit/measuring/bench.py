@@ -61,6 +61,9 @@ class Bench(Protocol):
         began; None where Windows does not say.
         """
 
+    def local_bytes(self) -> int | None:
+        """How much of it Windows has on the card; None where Windows does not say."""
+
     def served_from_host_bytes(self) -> int | None:
         """What an emulated card has in host memory now; None where none is emulated so."""
 

@@ -134,6 +134,7 @@ class CaseRun:
             managed_bytes=step.managed_bytes,
             host_growth_bytes=bench.host_growth_bytes(),
             non_local_growth_bytes=bench.non_local_growth_bytes(),
+            local_bytes=bench.local_bytes(),
             served_from_host_bytes=bench.served_from_host_bytes(),
         )
         with self._stage("residency", 1):

@@ -128,6 +128,9 @@ class CpuBench:
     def non_local_growth_bytes(self) -> None:
         """There is no GPU."""
 
+    def local_bytes(self) -> None:
+        """There is no GPU."""
+
     def served_from_host_bytes(self) -> None:
         """None, as above."""
 

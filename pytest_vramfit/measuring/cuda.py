@@ -157,6 +157,11 @@ class CudaBench:
             return None
         return now.non_local_bytes - before.non_local_bytes
 
+    def local_bytes(self) -> int | None:
+        """By Windows' account of this process."""
+        now = self._windows()
+        return None if now is None else now.local_bytes
+
     def served_from_host_bytes(self) -> int | None:
         """By the virtual card's own account."""
         return None if self._virtual_card is None else self._virtual_card.host_bytes

@@ -90,10 +90,12 @@ _WITNESSES = {
     ("host_memory", "on"): "the process grew by {bytes} of host memory",
     ("host_memory", "nothing"): "the process grew by {bytes} of host memory, where paged optimizer "
     "states may be",
-    ("non_local", "off"): "Windows has {bytes} more of the process's GPU memory in host memory",
-    ("non_local", "on"): "Windows has {bytes} more of the process's GPU memory in host memory",
+    ("non_local", "off"): "Windows has {bytes} more of the process's GPU memory in host memory, "
+    "{bytes1} on the card",
+    ("non_local", "on"): "Windows has {bytes} more of the process's GPU memory in host memory, "
+    "{bytes1} on the card",
     ("non_local", "nothing"): "Windows has {bytes} more of the process's GPU memory in host "
-    "memory, where paged optimizer states may be",
+    "memory, where paged optimizer states may be, {bytes1} on the card",
     ("step_time", "off"): "a step took {0} times what it takes in the baseline",
     ("step_time", "on"): "a step took {0} times what it takes in the baseline",
 }

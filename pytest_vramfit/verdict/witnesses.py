@@ -91,7 +91,7 @@ def witnesses(
     yield _retries(memory)
     yield _grown("host_memory", memory.host_growth_bytes, memory)
     if memory.non_local_growth_bytes is not None or may_leave_the_card(measurement):
-        yield _grown("non_local", memory.non_local_growth_bytes, memory)
+        yield _grown("non_local", memory.non_local_growth_bytes, memory, memory.local_bytes or 0)
     yield _clock(checks)
 
 
@@ -130,18 +130,17 @@ def _retries(memory: Memory) -> Witness:
     return _blind("retries") if retries is None else _seen("retries", retries > 0, str(retries))
 
 
-def _grown(name: str, growth_bytes: int | None, memory: Memory) -> Witness:
+def _grown(name: str, growth_bytes: int | None, memory: Memory, *beside: int) -> Witness:
     """Of memory that is the host's, in which paged optimizers may have their states as well: how
-    many of them are there or on the card is not told.
+    many of them are there or on the card is not told. ``beside``: what else its sentence names.
     """
     if growth_bytes is None:
         return _blind(name)
     surely = growth_bytes - (memory.managed_bytes or 0)
+    figures = tuple(map(str, (growth_bytes, *beside)))
     if surely <= _MUCH_HOST_BYTES < growth_bytes:
-        return Witness(
-            name=name, saw="nothing", finding=Finding(kind=name, names=(str(growth_bytes),))
-        )
-    return _seen(name, surely > _MUCH_HOST_BYTES, str(growth_bytes))
+        return Witness(name=name, saw="nothing", finding=Finding(kind=name, names=figures))
+    return _seen(name, surely > _MUCH_HOST_BYTES, *figures)
 
 
 def _clock(checks: Sequence[Check]) -> Witness:

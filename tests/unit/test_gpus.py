@@ -28,6 +28,7 @@ SOLD_AS = {
     "GeForce RTX 4080 SUPER": 16,
     "GeForce RTX 4070 Ti SUPER": 16,
     "GeForce RTX 4070 Laptop GPU": 8,
+    "GeForce RTX 4060": 8,
     "GeForce RTX 4060 Laptop GPU": 8,
     "GeForce RTX 4050 Laptop GPU": 6,
     "GeForce RTX 3090 Ti": 24,

@@ -363,10 +363,10 @@ def test_what_windows_says(grown: int | None, managed: int | None, saw: str) -> 
 
 
 def test_what_windows_says_in_words() -> None:
-    seen = with_memory(non_local_growth_bytes=660 * MIB)
+    seen = with_memory(non_local_growth_bytes=660 * MIB, local_bytes=15 * GIB)
     assert said(seen)["non_local"] == (
         "off",
-        "Windows has 660 MiB more of the process's GPU memory in host memory",
+        "Windows has 660 MiB more of the process's GPU memory in host memory, 15.0 GiB on the card",
     )
 
 
