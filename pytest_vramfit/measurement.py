@@ -168,7 +168,6 @@ class Residency:
 
     off_card_bytes: int
     uncertainty_bytes: int
-    segments: int
     card_bytes_per_s: int
     """Reading what is on the card."""
     host_bytes_per_s: int

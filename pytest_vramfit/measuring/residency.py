@@ -6,7 +6,7 @@ comes over the bus, at a small part of the card's own speed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +17,10 @@ from pytest_vramfit.measurement import Residency
 _WORD_BYTES = 8
 _HOST_BYTES = 32 * 2**20
 """Host memory whose reading tells how fast the bus is."""
-_REPETITIONS = 3
+_PIECE_BYTES = 128 * 2**20
+"""Of a large segment so much is read at once, which the bus takes milliseconds for."""
+_AGAIN = 3
+"""How often what seems to be off the card is read once more, to be sure."""
 _AT_ONCE = 32
 """Readings that are queued behind one wait, so that launching them costs the GPU no time."""
 _WAIT_CYCLES, _LONGEST_WAIT_CYCLES = 4_000_000, 128_000_000
@@ -54,44 +57,55 @@ def look(device: torch.device) -> Residency | None:
     """Read every segment of the allocator, free blocks too; None where the bus is no slower than
     the card, so that reading tells nothing.
     """
-    segments = [
-        (one["address"], one["total_size"])
+    pieces = [
+        (address, size_bytes)
         for one in torch.cuda.memory_snapshot()
         if one["device"] == device.index
+        for address, size_bytes in _pieces(one["address"], one["total_size"])
     ]
-    out = torch.empty((), dtype=torch.int64, device=device)
     on_host = torch.empty(_HOST_BYTES // _WORD_BYTES, dtype=torch.int64, pin_memory=True)
-    views = [
-        torch.as_tensor(_Raw(address, size_bytes), device=device)
-        for address, size_bytes in [(on_host.data_ptr(), _HOST_BYTES), *segments]
-    ]
-    host_ns, *took_ns = _reading_ns(views, out)
-    sizes = [size_bytes for _, size_bytes in segments]
+    reading = _Reading(device, [(on_host.data_ptr(), _HOST_BYTES), *pieces])
+    sizes = [size_bytes for _, size_bytes in pieces]
+    reading.of(range(1 + len(pieces)))
+    # nothing looks faster than it is, but slower where the GPU or the bus did something else
+    for _ in range(_AGAIN):
+        host_ns, *took_ns = reading.shortest_ns
+        slow = _slow(sizes, took_ns, _speeds(sizes, took_ns, host_ns))
+        reading.of([0, *(1 + index for index in slow)])
+    host_ns, *took_ns = reading.shortest_ns
     speeds = _speeds(sizes, took_ns, host_ns)
-    if speeds is None:
-        return None
-    slow = [
-        index
-        for index, (size_bytes, ns) in enumerate(zip(sizes, took_ns, strict=True))
-        if judged([size_bytes], [ns], speeds).off_card_bytes
-    ]
-    # none is off the card for a moment in which the GPU did something else
-    for index, ns in zip(slow, _reading_ns([views[1 + one] for one in slow], out), strict=True):
-        took_ns[index] = min(took_ns[index], ns)
-    return judged(sizes, took_ns, speeds)
+    return judged(sizes, took_ns, speeds) if speeds else None
 
 
-def _reading_ns(views: Sequence[torch.Tensor], out: torch.Tensor) -> list[float]:
-    """The shortest time that the GPU took to read each."""
-    for view in views[:1]:  # the kernel is loaded
-        torch.sum(view, dim=0, out=out)
-    shortest = [float("inf")] * len(views)
-    for _ in range(_REPETITIONS):
-        taken: list[float] = []
-        for first in range(0, len(views), _AT_ONCE):
-            taken += _queued_reading_ns(views[first : first + _AT_ONCE], out)
-        shortest = list(map(min, shortest, taken))
-    return shortest
+def _pieces(address: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, size_bytes, _PIECE_BYTES):
+        yield address + begin, min(_PIECE_BYTES, size_bytes - begin)
+
+
+def _slow(sizes: Sequence[int], took_ns: Sequence[float], speeds: Speeds | None) -> Iterator[int]:
+    """Which seem to be off the card."""
+    for index, (size_bytes, ns) in enumerate(zip(sizes, took_ns, strict=True)):
+        if speeds and judged([size_bytes], [ns], speeds).off_card_bytes:
+            yield index
+
+
+class _Reading:
+    """Memory that is read again and again."""
+
+    def __init__(self, device: torch.device, memory: Sequence[tuple[int, int]]) -> None:
+        self._out = torch.empty((), dtype=torch.int64, device=device)
+        self._views = [torch.as_tensor(_Raw(*one), device=device) for one in memory]
+        self.shortest_ns = [float("inf")] * len(memory)
+        """That the GPU took to read each so far."""
+        torch.sum(self._views[0], dim=0, out=self._out)  # the kernel is loaded
+
+    def of(self, indices: Sequence[int]) -> None:
+        """Read these once more."""
+        for first in range(0, len(indices), _AT_ONCE):
+            at_once = indices[first : first + _AT_ONCE]
+            taken = _queued_reading_ns([self._views[one] for one in at_once], self._out)
+            for index, ns in zip(at_once, taken, strict=True):
+                self.shortest_ns[index] = min(self.shortest_ns[index], ns)
 
 
 def _queued_reading_ns(views: Sequence[torch.Tensor], out: torch.Tensor) -> list[float]:
@@ -148,7 +162,6 @@ def judged(sizes: Sequence[int], took_ns: Sequence[float], speeds: Speeds) -> Re
     return Residency(
         off_card_bytes=off_card,
         uncertainty_bytes=uncertain,
-        segments=len(sizes),
         card_bytes_per_s=int(speeds.card * 1e9),
         host_bytes_per_s=int(speeds.host * 1e9),
     )

@@ -41,7 +41,6 @@ def test_figures_beside_the_bytes():
     assert judged(sizes, [reading_ns(one) for one in sizes], speeds) == Residency(
         off_card_bytes=0,
         uncertainty_bytes=0,
-        segments=2,
         card_bytes_per_s=3_350_400_000_000,
         host_bytes_per_s=53_600_000_000,
     )

@@ -121,7 +121,6 @@ OOM = OutOfMemory(
 RESIDENCY = Residency(
     off_card_bytes=0,
     uncertainty_bytes=0,
-    segments=40,
     card_bytes_per_s=700 * 10**9,
     host_bytes_per_s=25 * 10**9,
 )

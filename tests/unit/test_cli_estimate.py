@@ -348,7 +348,10 @@ def test_a_hint_has_the_value_where_the_name_says_it(capsys: pytest.CaptureFixtu
         (["--mod", "1"], "there is no --mod; the nearest is --model"),
         (["--sequ=1"], "there is no --sequ; the nearest is --seq"),
         (["--check", "1"], "there is no --check"),
-        (["1", "--chekpointing", "1"], "there is no --chekpointing; the nearest is --checkpointing"),
+        (
+            ["1", "--chekpointing", "1"],
+            "there is no --chekpointing; the nearest is --checkpointing",
+        ),
         (["1"], "unrecognized arguments: 1"),
     ],
 )

@@ -236,8 +236,11 @@ WRONG = [
     ("step", len, "step=<built-in function len> must be a text"),
     ("card", 16, f"card=16 must be {SIZE}"),
     ("card", "16GB", f"card='16GB' must be {UNITS}; write '16GiB' for powers of 1024"),
-    ("card", "5090", "card='5090' must be a size such as '16303MiB' or a GPU "
-     "(did you mean 'GeForce RTX 5090'?)"),
+    (
+        "card",
+        "5090",
+        "card='5090' must be a size such as '16303MiB' or a GPU (did you mean 'GeForce RTX 5090'?)",
+    ),
     ("card", "0MiB", "card='0MiB' must be a size above zero"),
     ("card", "17TiB", "card='17TiB' must be a size of at most 16TiB"),
     ("card", "999999999TiB", "card='999999999TiB' must be a size of at most 16TiB"),
