@@ -15,6 +15,11 @@ import torch
 from pytest_vramfit.measurement import Residency
 
 _WORD_BYTES = 8
+_ROW_WORDS = 1024
+"""What is read is summed in rows. None of so few words is shared among blocks of the GPU, which
+would meet in scratch memory of the allocator: where that is off the card, all would look slow. See
+setReduceConfig in PyTorch's Reduce.cuh.
+"""
 _HOST_BYTES = 32 * 2**20
 """Host memory whose reading tells how fast the bus is."""
 _PIECE_BYTES = 128 * 2**20
@@ -46,7 +51,7 @@ class _Raw:
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {
-            "shape": (size_bytes // _WORD_BYTES,),
+            "shape": (size_bytes // _WORD_BYTES // _ROW_WORDS, _ROW_WORDS),
             "typestr": "<i8",
             "data": (address, False),
             "version": 3,
@@ -93,40 +98,42 @@ class _Reading:
     """Memory that is read again and again."""
 
     def __init__(self, device: torch.device, memory: Sequence[tuple[int, int]]) -> None:
-        self._out = torch.empty((), dtype=torch.int64, device=device)
         self._views = [torch.as_tensor(_Raw(*one), device=device) for one in memory]
+        rows = max(map(len, self._views))
+        self._sums = torch.empty(rows, dtype=torch.int64, device=device)
         self.shortest_ns = [float("inf")] * len(memory)
         """That the GPU took to read each so far."""
-        torch.sum(self._views[0], dim=0, out=self._out)  # the kernel is loaded
+        self._sum(self._views[0])  # the kernel is loaded
 
     def of(self, indices: Sequence[int]) -> None:
         """Read these once more."""
         for first in range(0, len(indices), _AT_ONCE):
             at_once = indices[first : first + _AT_ONCE]
-            taken = _queued_reading_ns([self._views[one] for one in at_once], self._out)
-            for index, ns in zip(at_once, taken, strict=True):
+            for index, ns in zip(at_once, self._queued_ns(at_once), strict=True):
                 self.shortest_ns[index] = min(self.shortest_ns[index], ns)
 
+    def _queued_ns(self, indices: Sequence[int]) -> list[float]:
+        """How long the GPU took to read each, all of them queued before it began: else a processor
+        that is slow to launch looks like slow memory.
+        """
+        cycles = _WAIT_CYCLES
+        while True:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(cycles)
+            moments = [torch.cuda.Event(enable_timing=True)]
+            moments[0].record()
+            for index in indices:
+                self._sum(self._views[index])
+                moments.append(torch.cuda.Event(enable_timing=True))
+                moments[-1].record()
+            in_time = not moments[0].query()
+            torch.cuda.synchronize()
+            if in_time or cycles >= _LONGEST_WAIT_CYCLES:
+                return [begin.elapsed_time(end) * 1e6 for begin, end in pairwise(moments)]
+            cycles *= 2
 
-def _queued_reading_ns(views: Sequence[torch.Tensor], out: torch.Tensor) -> list[float]:
-    """How long the GPU took to read each, all of them queued before it began: else a processor that
-    is slow to launch looks like slow memory.
-    """
-    cycles = _WAIT_CYCLES
-    while True:
-        torch.cuda.synchronize()
-        torch.cuda._sleep(cycles)
-        moments = [torch.cuda.Event(enable_timing=True)]
-        moments[0].record()
-        for view in views:
-            torch.sum(view, dim=0, out=out)
-            moments.append(torch.cuda.Event(enable_timing=True))
-            moments[-1].record()
-        in_time = not moments[0].query()
-        torch.cuda.synchronize()
-        if in_time or cycles >= _LONGEST_WAIT_CYCLES:
-            return [begin.elapsed_time(end) * 1e6 for begin, end in pairwise(moments)]
-        cycles *= 2
+    def _sum(self, view: torch.Tensor) -> None:
+        torch.sum(view, dim=1, out=self._sums[: len(view)])
 
 
 def _speeds(sizes: Sequence[int], took_ns: Sequence[float], host_ns: float) -> Speeds | None:

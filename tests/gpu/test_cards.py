@@ -172,7 +172,7 @@ def test_a_card_of_16_gb(plain, uncapped, measure_with, workers, name):
         f"GPU {measurement.median_gpu_ns / plain(name).median_gpu_ns:.2f} times | "
         f"looking took {measurement.stages_ns['residency'] / 1e9:.2f} s"
     )
-    assert 100 * reserved / room == pytest.approx(percent, abs=0.5)
+    assert 100 * reserved / room == pytest.approx(percent, abs=0.6)
     assert measurement.oom is None  # the naive criterion: it trains
     assert measurement.stages_ns["residency"] <= 1.5e9
     if percent < 100:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vramfit.measurement import Residency
+from pytest_vramfit.measuring import residency
 from pytest_vramfit.measuring.residency import Speeds, judged
 
 MIB = 2**20
@@ -103,6 +104,18 @@ def test_nothing_can_be_told_where_the_bus_is_nearly_as_fast_as_the_card():
 
 
 SIZES = st.integers(1, 500).map(lambda number: number * 2 * MIB)
+"""Of segments."""
+
+
+@given(SIZES)
+def test_every_word_of_a_segment_is_read_in_short_rows(size_bytes):
+    pieces = list(residency._pieces(0x7F00, size_bytes))
+    shapes = [residency._Raw(*one).__cuda_array_interface__["shape"] for one in pieces]
+    assert [address for address, _ in pieces] == [
+        0x7F00 + 128 * MIB * n for n in range(len(pieces))
+    ]
+    assert sum(rows * words * 8 for rows, words in shapes) == size_bytes
+    assert max(words for _, words in shapes) < 32 * 256  # PyTorch shares rows of more
 
 
 @given(on=st.lists(SIZES), off=st.lists(SIZES))
