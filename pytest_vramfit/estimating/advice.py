@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pytest_vramfit.estimating.changes import CHANGES, Change, Kind, smaller_models
+from pytest_vramfit.estimating.depth import layers_of, with_layers
 from pytest_vramfit.spec import TrainSpec
 
 LIMIT_S = 60.0
 """Of predictions for one case: none is begun later, counted from the first answer."""
-_LAYERS = ("num_hidden_layers", "n_layer")
 _FEW, _MORE = 2, 4
 
 
@@ -159,10 +159,10 @@ class _Search:
         them: the line through two peaks is below those of more layers. So drawn they were up to
         0.2 % too high, and within 0.5 % of the room nothing fits for sure.
         """
-        layers = _layers(spec)
+        layers = layers_of(spec)
         if layers is None or layers <= _FEW + _MORE:
             return False
-        few, more = (self._predicted(_with_layers(spec, number)) for number in (_FEW, _MORE))
+        few, more = (self._predicted(with_layers(spec, number)) for number in (_FEW, _MORE))
         if few is None or more is None:
             return False
         a_layer = (more.peak_allocated_bytes - few.peak_allocated_bytes) / (_MORE - _FEW)
@@ -186,15 +186,3 @@ class _Search:
             raise
         except UnpredictableError:
             return None
-
-
-def _layers(spec: TrainSpec) -> int | None:
-    """How many there are; None where the config's values do not say, or say more of each."""
-    layers = next((spec.config[key] for key in _LAYERS if key in spec.config), None)
-    lists = [value for value in spec.config.values() if isinstance(value, list | tuple)]
-    return None if layers is None or any(len(one) == layers for one in lists) else layers
-
-
-def _with_layers(spec: TrainSpec, number: int) -> TrainSpec:
-    named = {key: number for key in _LAYERS if key in spec.config}
-    return replace(spec, config={**spec.config, **named})

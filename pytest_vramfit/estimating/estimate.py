@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from pytest_vramfit.estimating.allocator import falling, rising, shuffled
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings, NotModelledError
+from pytest_vramfit.estimating.layers import trace
 from pytest_vramfit.estimating.replay import GotThrough, RanOut, Replay, ledger
-from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.target import Target, Version
-from pytest_vramfit.estimating.traced import Traced
+from pytest_vramfit.estimating.traced import Traced, uncollected
 from pytest_vramfit.measurement import (
     Device,
     Measurement,
@@ -172,7 +172,8 @@ def _settings(spec: TrainSpec) -> AllocatorSettings:
 
 def through(traced: Traced, settings: AllocatorSettings) -> list[GotThrough]:
     """The trace without a bound, once in each order of addresses."""
-    return [one for one in _replays(traced, settings) if isinstance(one, GotThrough)]
+    with uncollected():
+        return [one for one in _replays(traced, settings) if isinstance(one, GotThrough)]
 
 
 def _replays(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_vramfit.events import Action, Block, Event, block_bytes
@@ -38,3 +41,17 @@ class Traced:
             elif action is Action.MARK and self.marks[number] == _LAST_OF_STEP:
                 most_in_steps = most
         return most_in_steps
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Within it Python's collector of cycles rests: it would go through all events of a trace again
+    and again, which have none.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

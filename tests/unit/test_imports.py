@@ -47,6 +47,7 @@ IN_THE_WORKER = (
     "estimating.dispatch",
     "estimating.estimate",
     "estimating.kernels",
+    "estimating.layers",
     "estimating.loading",
     "estimating.run",
     "estimating.shapes",
