@@ -27,8 +27,8 @@ from torch import nn
 
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.estimate import answer, through
+from pytest_vramfit.estimating.layers import trace
 from pytest_vramfit.estimating.replay import GotThrough
-from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.estimating.traced import Traced
 from pytest_vramfit.events import Action

@@ -125,23 +125,17 @@ class _Pattern:
         self._at = [{place: position for position, place in enumerate(one)} for one in self._places]
         self._born = [_births(one.events) for one in traces]
         self._fixed = [
-            self._planned([self._seen(trace, _Place(-1, 0, position)) for trace in range(3)])
+            self._planned(
+                [self._seen(trace, _Place(-1, 0, position)) for trace in range(3)], _growth
+            )
             for position in range(self._length)
         ]
         self._copied = [
             [
-                _same(
-                    self._planned(
-                        [
-                            self._seen(1, _Place(number, 0, offset)),
-                            self._seen(2, _Place(number, 0, offset)),
-                            self._seen(2, _Place(number, 1, offset)),
-                        ]
-                    )
-                )
-                for offset in range(section.length)
+                self._planned(self._seen_copies(number, offset), _sameness)
+                for offset in range(one.length)
             ]
-            for number, section in enumerate(self._sections)
+            for number, one in enumerate(self._sections)
         ]
         self._managed_bytes, self._more_managed_bytes = _growth(
             [one.managed_bytes for one in traces]
@@ -157,7 +151,7 @@ class _Pattern:
         marks: list[str] = []
         for place, plan in self._plans(copies):
             if isinstance(plan, _Allocation):
-                block, size_bytes = plan.of(copies if place.section < 0 else 0)
+                block, size_bytes = plan.of(copies)
                 alive.add(len(blocks))
                 events.append((Action.ALLOCATE, len(blocks), size_bytes))
                 blocks.append(block)
@@ -213,7 +207,13 @@ class _Pattern:
                 copy, offset = divmod(place.offset - section.at, section.length)
                 yield _Place(number, copy if copy < 0 else copy + copies, offset)
 
-    def _planned(self, seen: Sequence[_Seen]) -> _Plan:
+    def _seen_copies(self, section: int, offset: int) -> list[_Seen]:
+        first, second = _Place(section, 0, offset), _Place(section, 1, offset)
+        return [self._seen(1, first), self._seen(2, first), self._seen(2, second)]
+
+    def _planned(
+        self, seen: Sequence[_Seen], growth: Callable[[Sequence[int]], tuple[int, int]]
+    ) -> _Plan:
         actions = {one.event[0] for one in seen}
         if len(actions) > 1:
             raise IrregularError("what is allocated here is freed there")
@@ -224,8 +224,8 @@ class _Pattern:
         blocks = [self._traces[one.trace].blocks[one.event[1]] for one in seen]
         if len({one.part for one in blocks}) > 1:
             raise IrregularError("a block belongs to several parts of the ledger")
-        size_bytes, more_bytes = _growth([one.event[2] for one in seen])
-        dimensions = [_growth(one) for one in zip(*(one.shape for one in blocks), strict=True)]
+        size_bytes, more_bytes = growth([one.event[2] for one in seen])
+        dimensions = [growth(one) for one in zip(*(one.shape for one in blocks), strict=True)]
         return _Allocation(blocks[0], size_bytes, more_bytes, tuple(more for _, more in dimensions))
 
 
@@ -368,15 +368,16 @@ def _rule(seen: Sequence[_Seen]) -> _Rule:
     raise IrregularError("whose block is freed does not follow from the number of layers")
 
 
-def _same(plan: _Plan) -> _Plan:
-    if isinstance(plan, _Allocation) and (plan.more_bytes or any(plan.more_shape)):
-        raise IrregularError("a layer is not like the one before")
-    return plan
-
-
 def _growth(values: Sequence[int]) -> tuple[int, int]:
     """The first of three values, and by how much each is more than the one before."""
     first, second, third = values
     if third - second != second - first:
         raise IrregularError("something does not grow evenly with the number of layers")
     return first, second - first
+
+
+def _sameness(values: Sequence[int]) -> tuple[int, int]:
+    """As :func:`_growth`, of what must not grow."""
+    if len({*values}) > 1:
+        raise IrregularError("a layer is not like the one before")
+    return values[0], 0
