@@ -27,7 +27,7 @@ from torch import nn
 
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings
 from pytest_vramfit.estimating.estimate import answer, through
-from pytest_vramfit.estimating.layers import trace
+from pytest_vramfit.estimating.layers import Tracer
 from pytest_vramfit.estimating.replay import GotThrough
 from pytest_vramfit.estimating.target import Target, target_of
 from pytest_vramfit.estimating.traced import Traced
@@ -222,7 +222,7 @@ def predict(row: Row, *, peer: bool) -> Predicted:
     """Trace the row's case, as its harness ran it, and replay it in several orders."""
     begin = time.perf_counter()
     with _keeping_output() if row.keeps_output else nullcontext():
-        traced = trace(row.spec, row.target, row.schedule.phases, row.schedule.eval_batch)
+        traced = Tracer().trace(row.spec, row.target, row.schedule.phases, row.schedule.eval_batch)
     seconds = time.perf_counter() - begin
     traced = _emptied(traced, row)
     settings = AllocatorSettings.parse(row.spec.alloc_conf or "")

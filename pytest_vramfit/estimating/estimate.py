@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_vramfit.estimating.allocator import falling, rising, shuffled
 from pytest_vramfit.estimating.allocator_settings import AllocatorSettings, NotModelledError
-from pytest_vramfit.estimating.layers import trace
+from pytest_vramfit.estimating.layers import Tracer
 from pytest_vramfit.estimating.replay import GotThrough, RanOut, Replay, ledger
 from pytest_vramfit.estimating.target import Target, Version
 from pytest_vramfit.estimating.traced import Traced, uncollected
@@ -53,6 +53,7 @@ class Estimator:
 
     def __init__(self) -> None:
         self._last: tuple[_Key, Traced, list[GotThrough]] | None = None
+        self._tracer = Tracer()
 
     def estimate(
         self,
@@ -132,7 +133,7 @@ class Estimator:
         if self._last is None or not self._last[0].covers(key):
             self._last = None  # two large ones need not be there at a time
             try:
-                traced = trace(spec, target, phases, eval_batch)
+                traced = self._tracer.trace(spec, target, phases, eval_batch)
             except NotImplementedError as error:  # such as an answer that depends on values
                 raise UnsupportedError(
                     f"meta tensors do not show what it does: {_first_line(error)}"

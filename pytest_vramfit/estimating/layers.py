@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from torch import nn
 
@@ -19,31 +19,51 @@ _LEAST = 12
 """Fewer layers are traced as fast as the short models."""
 _SHORTEST, _LONGEST = 2, 5
 """Three short models of 2 to 4 layers mostly do; of 2 layers, both may be unlike those between."""
+_MOST_KEPT = 4
 _NUMBER = re.compile(r"(layer|block)_(idx|id|index|number)$")
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def trace(
-    spec: TrainSpec, target: Target, phases: Sequence[Phase] = (), eval_batch: int = 1
-) -> Traced:
-    """As :func:`run.trace` of the whole model, event for event.
+class Tracer:
+    """Traces cases; the last traces of models of a few layers are kept, for those of more."""
 
-    Raises UnbuildableError where the spec does not fit the model.
-    """
-    layers = layers_of(spec)
-    if layers is not None and layers >= _LEAST and _may_be_repeated(spec, layers):
-        short = [
-            run.trace(with_layers(spec, number), target, phases, eval_batch)
-            for number in range(_SHORTEST, _LONGEST - 1)
-        ]
-        for longest in range(_LONGEST - 1, _LONGEST + 1):
-            short.append(run.trace(with_layers(spec, longest), target, phases, eval_batch))
-            first, second, third = short[-3:]
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Traced] = {}
+
+    def trace(
+        self, spec: TrainSpec, target: Target, phases: tuple[Phase, ...] = (), eval_batch: int = 1
+    ) -> Traced:
+        """As :func:`run.trace` of the whole model, event for event.
+
+        Raises UnbuildableError where the spec does not fit the model.
+        """
+        layers = layers_of(spec) or 0
+        if layers in range(_SHORTEST, _LONGEST + 1):
+            return self._of_few(spec, target, phases, eval_batch)
+        if layers < _LEAST or not _may_be_repeated(spec, layers):
+            return run.trace(spec, target, phases, eval_batch)
+        for shortest in (_SHORTEST, _SHORTEST + 1):
+            first, second, third = (
+                self._of_few(with_layers(spec, shortest + more), target, phases, eval_batch)
+                for more in range(3)
+            )
             try:
-                return with_more_layers((first, second, third), layers - (longest - 2))
+                return with_more_layers((first, second, third), layers - shortest)
             except IrregularError:
                 continue
-    return run.trace(spec, target, phases, eval_batch)
+        return run.trace(spec, target, phases, eval_batch)
+
+    def _of_few(
+        self, spec: TrainSpec, target: Target, phases: tuple[Phase, ...], eval_batch: int
+    ) -> Traced:
+        key = (spec.digest, target, phases, eval_batch)
+        traced = self._kept.pop(key, None)
+        if traced is None:
+            traced = run.trace(spec, target, phases, eval_batch)
+        self._kept[key] = traced
+        for oldest in [*self._kept][:-_MOST_KEPT]:
+            del self._kept[oldest]
+        return traced
 
 
 def _may_be_repeated(spec: TrainSpec, layers: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from measuring import LEAST
 from tracing import CARD, CPU
 
-from pytest_vramfit.estimating import estimate
+from pytest_vramfit.estimating import estimate, run
 from pytest_vramfit.estimating.run import trace
 from pytest_vramfit.events import Action
 
@@ -21,7 +21,7 @@ def test_a_trace_serves_its_case_with_any_capacity_and_without_its_phases(spec_o
         traced.append(args)
         return trace(*args)
 
-    monkeypatch.setattr(estimate, "trace", counted)
+    monkeypatch.setattr(run, "trace", counted)
     it, spec = estimate.Estimator(), spec_of()
     with_eval = replace(LEAST, phases=("eval",))
     whole = it.estimate(spec, CPU, schedule=with_eval)

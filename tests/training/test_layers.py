@@ -39,7 +39,7 @@ def traced_layers(monkeypatch):
 
 def assert_repeated(spec, traced_layers, *followed):
     """As the whole model is traced, without tracing it."""
-    repeated = layers.trace(spec, CARD, *followed)
+    repeated = layers.Tracer().trace(spec, CARD, *followed)
     assert traced_layers in ([2, 3, 4], [2, 3, 4, 5])
     assert repeated == run.trace(spec, CARD, *followed)
 
@@ -50,7 +50,7 @@ def test_every_architecture(model_type, keywords, spec_of, traced_layers):
     spec = spec_of(**{"model": CONFIGS[model_type], "attention": attention, **keywords})
     spec = with_layers(spec, LAYERS)
     if model_type in UNLIKE:
-        layers.trace(spec, CARD)
+        layers.Tracer().trace(spec, CARD)
         assert traced_layers == [LAYERS]
     else:
         assert_repeated(spec, traced_layers)
@@ -94,10 +94,23 @@ def test_what_follows_the_steps(keywords, spec_of, traced_layers):
 )
 def test_where_layers_are_not_alike_all_are_traced(number, keywords, spec_of, traced_layers):
     spec = with_layers(spec_of(**keywords), number)
-    layers.trace(spec, CARD)
+    layers.Tracer().trace(spec, CARD)
     assert traced_layers == [number]
 
 
 def test_nor_are_they_repeated_with_weights_of_a_checkpoint(spec_of, traced_layers):
-    layers.trace(replace(with_layers(spec_of(), LAYERS), weights="pretrained"), CARD)
+    layers.Tracer().trace(replace(with_layers(spec_of(), LAYERS), weights="pretrained"), CARD)
     assert traced_layers == [LAYERS]
+
+
+def test_a_short_model_is_traced_once_for_itself_and_for_longer_ones(spec_of, traced_layers):
+    tracer = layers.Tracer()
+    for number in (2, 4, LAYERS, 20, 3):
+        tracer.trace(with_layers(spec_of(), number), CARD)
+    assert traced_layers == [2, 4, 3]
+    tracer.trace(with_layers(spec_of(seq=9), 4), CARD)
+    tracer.trace(with_layers(spec_of(), 4), replace(CARD, capability=(9, 0)))
+    tracer.trace(with_layers(spec_of(), 4), CARD, ("eval",), 2)
+    assert traced_layers == [2, 4, 3, 4, 4, 4]
+    tracer.trace(with_layers(spec_of(), 2), CARD)  # no longer kept
+    assert traced_layers[-1] == 2
