@@ -82,7 +82,10 @@ def notes(given: Mapping[str, Any], case: Case) -> Iterator[str]:
     said = {
         "does not hold: required, and no estimate can tell": cannot_tell(case),
         "no part in an estimate, where nothing runs": no_part,
-        "not known of this card, so taken as on others": assumed(case.claim.limits.card),
+        "not known of this card, so taken as on others": [
+            f"{what} ({taken})"
+            for what, taken in assumed(case.claim.limits.card, case.card.total_bytes).items()
+        ],
     }
     if any(said.values()):
         yield ""

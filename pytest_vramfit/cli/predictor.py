@@ -100,7 +100,7 @@ def to_json(case: Case) -> dict[str, Any]:
         "answer": fit_of(case),
         "holds": holds(case),
         "target": target_of(limits.card, limits.card_bytes, limits.overflow).to_json(),
-        "assumed": assumed(limits.card),
+        "assumed": [*assumed(limits.card, limits.card_bytes or 0)],
         **{name: row[name] for name in _IN_JSON},
     }
 

@@ -130,12 +130,19 @@ def target_of(name: str | None, total_bytes: int, overflow: Overflow = "oom") ->
     )
 
 
-def assumed(name: str | None) -> list[str]:
-    """What :func:`target_of` does not know of the card, and takes from others."""
+def assumed(name: str | None, total_bytes: int) -> dict[str, str]:
+    """What :func:`target_of` does not know of the card, and what it takes it to be."""
     gpu = gpus.find(name) if name else None
-    unknown = {
-        "compute capability": gpu is None,
-        "what the driver keeps": gpu is None or gpu.reserved_bytes is None,
-        "what is outside the allocator": gpu is None or gpu.outside_bytes is None,
-    }
-    return [what for what, holds in unknown.items() if holds]
+    taken = target_of(name, total_bytes)
+    instead = {}
+    if gpu is None:
+        instead["compute capability"] = ".".join(map(str, _OTHER_CAPABILITY))
+    if gpu is None or gpu.reserved_bytes is None:
+        instead["what the driver keeps"] = _in_mib(taken.reserved_bytes)
+    if gpu is None or gpu.outside_bytes is None:
+        instead["what is outside the allocator"] = _in_mib(taken.outside_bytes)
+    return instead
+
+
+def _in_mib(number: int) -> str:
+    return f"{number / _MIB:,.0f} MiB"

@@ -29,6 +29,7 @@ _PROBE_SIZE = 512
 _SAMPLE_WEIGHTS = 2**22
 _QUANTISED_BYTES = {"nf4": 0.52, "fp4": 0.52, "int8": 1.0}
 """A parameter, at the least."""
+_ELSEWHERE = "run it with --gpu, or predict it with --vramfit=estimate"
 _GPU_ONLY: dict[Callable[[TrainSpec], bool], str] = {
     lambda spec: spec.paged: "paged optimizer states need a GPU",
     lambda spec: spec.liger: "Liger's kernels need a GPU",
@@ -79,7 +80,7 @@ class CpuBench:
         if need > self._ceiling:
             raise UnsupportedError(
                 f"on the CPU it needs at least {need / 2**30:.1f} GiB, and this machine has "
-                f"{self._ceiling / 2**30:.1f} GiB to give; run it with --gpu"
+                f"{self._ceiling / 2**30:.1f} GiB to give; {_ELSEWHERE}"
             )
         recomputed = 4 / 3 if spec.checkpointing else 1
         operations = recomputed * (6 * parameters + 12 * attended) * spec.tokens
@@ -91,7 +92,7 @@ class CpuBench:
             minutes = f"{seconds / 60:.1f}" if seconds < TEN_MINUTES else f"{seconds / 60:,.0f}"
             raise UnsupportedError(
                 f"on the CPU it would take about {minutes} minutes, and {MOST_SECONDS // 60} are "
-                "the limit; run it with --gpu"
+                f"the limit; {_ELSEWHERE}"
             )
 
     def settle(self) -> None:

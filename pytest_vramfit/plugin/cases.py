@@ -71,7 +71,11 @@ class Cases:
         """Skip where nothing is to be measured, and say what would."""
         if self._settings.engine is None:
             option = self._settings.gpu_option
-            _skip(item, f"runs with {option}, small cases also with --vramfit=cpu")
+            _skip(
+                item,
+                f"runs with {option}, small cases also with --vramfit=cpu; --vramfit=estimate "
+                "predicts it",
+            )
 
     def claim(self, item: pytest.Item, keywords: Mapping[str, object]) -> Claim:
         """What the item's markers claim, refined by these keywords."""

@@ -61,7 +61,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row["outcome"],
         figures.size(peak),
-        figures.percent(peak, card["usable_bytes"]),
+        figures.percent(peak + (memory["outside_allocator_bytes"] or 0), card["usable_bytes"]),
         figures.duration(median(times["step_ns"])) if times["step_ns"] else "--",
         "--" if rate is None else figures.count(rate),
     )

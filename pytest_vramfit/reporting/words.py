@@ -238,7 +238,10 @@ def sentence(check: Check, case: Case) -> str:
         return _peak(value, limit, case)
     if check.name == "headroom":
         wanted = case.claim.limits.headroom.of(case.card.usable_bytes)
-        return f"{figures.size(wanted)} must stay free"
+        memory = case.measurement.memory
+        is_reserved = memory is not None and value == memory.peak_reserved_bytes
+        what = "reserved" if is_reserved else "allocated"
+        return f"{what}; {figures.size(wanted)} must stay free"
     too_slow = check.status == "fail" and check.unit == "ns"
     return f"{value / limit:.2f} times the limit" if too_slow else ""
 

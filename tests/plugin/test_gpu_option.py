@@ -39,7 +39,8 @@ def test_their_option_is_not_our_engine(with_their_own: Ran) -> None:
 
 def test_reason_names_an_option_that_is_ours(with_their_own: Ran) -> None:
     assert with_their_own.line("SKIPPED [1]").endswith(
-        ": runs with --vramfit=gpu, small cases also with --vramfit=cpu"
+        ": runs with --vramfit=gpu, small cases also with --vramfit=cpu; "
+        "--vramfit=estimate predicts it"
     )
 
 

@@ -116,7 +116,7 @@ def test_failure_text(ran: Ran) -> None:
 def test_headroom_text(ran: Ran) -> None:
     """Half of 3 MiB must stay free."""
     assert re.search(
-        r"^  FAIL  headroom           \S+ MiB of 1\.5 MiB +1\.5 MiB must stay free$",
+        r"^  FAIL  headroom           \S+ MiB of 1\.5 MiB +allocated; 1\.5 MiB must stay free$",
         ran.text("test_no_headroom"),
         re.MULTILINE,
     )

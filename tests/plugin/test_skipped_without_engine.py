@@ -75,7 +75,7 @@ def pytest_collect_file(file_path, parent):
     if file_path.suffix == ".yaml":
         return File.from_parent(parent, path=file_path)
 """
-REASON = "runs with --gpu, small cases also with --vramfit=cpu"
+REASON = "runs with --gpu, small cases also with --vramfit=cpu; --vramfit=estimate predicts it"
 SKIPPED = [
     "test_marked",
     "TestMarked::test_method",

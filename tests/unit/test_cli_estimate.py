@@ -128,9 +128,9 @@ def test_a_case_whose_cache_is_in_the_way_is_undecided(estimate: Command) -> Non
         (
             "13600MiB",
             1,
-            "does not fit: headroom 1.3 GiB of 1.1 GiB, 13.3 GiB must stay free",
+            "does not fit: headroom 1.3 GiB of 1.1 GiB, reserved; 13.3 GiB must stay free",
         ),
-        ("99.9%", 1, "does not fit: headroom 1.3 GiB of 0 B, 14.5 GiB must stay free"),
+        ("99.9%", 1, "does not fit: headroom 1.3 GiB of 0 B, reserved; 14.5 GiB must stay free"),
     ],
 )
 def test_headroom_that_must_stay_free(
@@ -202,8 +202,14 @@ def test_what_follows_the_steps_may_be_what_does_not_fit(
 @pytest.mark.parametrize(
     ("card", "unknown"),
     [
-        ("L4", "what the driver keeps, what is outside the allocator"),
-        ("24GiB", "compute capability, what the driver keeps, what is outside the allocator"),
+        ("L4", "what the driver keeps (576 MiB), what is outside the allocator (776 MiB)"),
+        (
+            "24GiB",
+            (
+                "compute capability (8.6), what the driver keeps (614 MiB), "
+                "what is outside the allocator (776 MiB)"
+            ),
+        ),
     ],
 )
 def test_what_is_not_known_of_the_card_is_named(card: str, unknown: str, estimate: Command) -> None:

@@ -46,7 +46,7 @@ fits_vram: Small, QLoRA rank 16, seq 512, batch 2 on Card (24.0 GiB, 256 MiB hel
 EVERYTHING = """\
 fits_vram: Small, QLoRA rank 16, seq 512, batch 2 for a card of 8.0 GiB, on Card
   FAIL  peak within VRAM   10.5 GiB of 8.0 GiB                131 % of the card, 2.5 GiB over; no error was raised
-  FAIL  headroom           10.0 GiB of 6.7 GiB                819 MiB must stay free
+  FAIL  headroom           10.0 GiB of 6.7 GiB                allocated; 819 MiB must stay free
   FAIL  trained            8 of 8 steps applied               the loss is not finite; did not move: a.lora_B
   FAIL  max step           250 ms of 200 ms                   1.25 times the limit
   pass  no OOM

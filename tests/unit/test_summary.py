@@ -55,7 +55,7 @@ def lines(*rows: Row) -> list[str]:
 def test_one_case_that_fits() -> None:
     assert lines(row("test_a.py::test_b", case())) == [
         "case               outcome      peak  of card    step  tokens/s   GPU time  J/10k tokens",
-        "test_a.py::test_b     fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
+        "test_a.py::test_b     fits  10.0 GiB     46 %  250 ms     4,096  225.00 ms         3,906",
         f"3 checks unchecked ({NO_BASELINE}): step_time, gpu_time, peak_baseline",
         "GPU memory: up to 256 MiB held by others when a case began, and so not usable",
         "time in s: build 0.3, timed 1.9",
@@ -74,9 +74,9 @@ def test_cases_of_every_kind() -> None:
         not_measured("d.py::crash", "crashed", "the worker exited with status 1"),
     ) == [
         "case                             outcome      peak  of card    step  tokens/s",
-        "a.py::fits                          fits  10.0 GiB     43 %  250 ms     4,096",
+        "a.py::fits                          fits  10.0 GiB     46 %  250 ms     4,096",
         "a.py::test_of_a_longer_name          oom        --       --      --        --",
-        "b.py::over[seq=9]              over_vram  10.0 GiB    125 %   9.4 s       109",
+        "b.py::over[seq=9]              over_vram  10.0 GiB    131 %   9.4 s       109",
         "c.py::large                  unsupported        --       --      --        --",
         "c.py::also                   unsupported        --       --      --        --",
         "d.py::crash                      crashed        --       --      --        --",
@@ -118,8 +118,8 @@ def test_columns_of_the_gpu_are_there_where_a_case_of_it_is() -> None:
         not_measured("a.py::crash", "crashed", "the worker exited with status 1", engine="gpu"),
     )[:5] == [
         "case         outcome      peak  of card    step  tokens/s   GPU time  J/10k tokens",
-        "a.py::gpu       fits  10.0 GiB     43 %  250 ms     4,096  225.00 ms         3,906",
-        "a.py::cpu       fits  10.0 GiB     43 %  250 ms     4,096         --            --",
+        "a.py::gpu       fits  10.0 GiB     46 %  250 ms     4,096  225.00 ms         3,906",
+        "a.py::cpu       fits  10.0 GiB     46 %  250 ms     4,096         --            --",
         "a.py::oom        oom        --       --      --        --         --            --",
         "a.py::crash  crashed        --       --      --        --         --            --",
     ]
@@ -237,7 +237,7 @@ def test_table_of_a_small_case() -> None:
     )
     spec = replace(SPEC, batch=1, seq=2)
     table = lines(row("a.py::b", cpu(replace(small, step_ns=(800_000_000,)), claim(spec))))
-    assert table[1] == "a.py::b  invalid  270 MiB    1.1 %  800 ms       2.5"
+    assert table[1] == "a.py::b  invalid  270 MiB    3.3 %  800 ms       2.5"
 
 
 @pytest.mark.parametrize(

@@ -812,14 +812,14 @@ def test_several_findings_are_one_sentence() -> None:
             "headroom",
             case(MEASUREMENT, TENTH),
             "10.0 GiB of 13.9 GiB",
-            "1.6 GiB must stay free",
+            "allocated; 1.6 GiB must stay free",
             id="headroom",
         ),
         pytest.param(
             "headroom",
             case(MEASUREMENT, claim(card_bytes=GIB, headroom=Headroom(size_bytes=2 * GIB))),
             "10.0 GiB of 0 B",
-            "2.0 GiB must stay free",
+            "allocated; 2.0 GiB must stay free",
             id="headroom larger than the card",
         ),
         pytest.param(
