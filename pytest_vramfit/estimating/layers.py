@@ -9,7 +9,8 @@ from torch import nn
 
 from pytest_vramfit.estimating import run
 from pytest_vramfit.estimating.depth import layers_of, with_layers
-from pytest_vramfit.estimating.repetition import IrregularError, with_more_layers
+from pytest_vramfit.estimating.repetition import with_more_layers
+from pytest_vramfit.estimating.sections import IrregularError
 from pytest_vramfit.estimating.target import Target
 from pytest_vramfit.estimating.traced import Traced
 from pytest_vramfit.spec import Phase, TrainSpec

@@ -8,17 +8,13 @@ Nothing is assumed of the events but that: where they do not show it there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import NamedTuple
 
+from pytest_vramfit.estimating.sections import IrregularError, keys_of, sections
 from pytest_vramfit.estimating.traced import Traced, uncollected
 from pytest_vramfit.events import Action, Block, Event
-
-
-class IrregularError(Exception):
-    """The traces do not tell what more layers would do."""
 
 
 def with_more_layers(traces: tuple[Traced, Traced, Traced], more: int) -> Traced:
@@ -28,19 +24,6 @@ def with_more_layers(traces: tuple[Traced, Traced, Traced], more: int) -> Traced
     """
     with uncollected():
         return _Pattern(traces).repeated(more)
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """Events of one layer, and where copies of them go into the shortest trace."""
-
-    at: int
-    length: int
-    source: int
-    """Where the next longer trace has its copy."""
-    begin: int
-    end: int
-    """From there to there the shortest trace repeats them; ``at`` is in the middle."""
 
 
 class _Place(NamedTuple):
@@ -116,11 +99,11 @@ class _Pattern:
 
     def __init__(self, traces: tuple[Traced, Traced, Traced]) -> None:
         self._traces = traces
-        keys = _keys(traces)
-        self._sections = _sections(keys[0], keys[1])
+        keys = keys_of(traces)
+        self._sections = sections(keys[0], keys[1])
         self._length = len(keys[0])
         self._places = [list(self._in_order(copies)) for copies in range(len(traces))]
-        if [len(one) for one in self._places] != [len(one) for one in keys]:
+        if keys[2] != [self._key(place, keys) for place in self._places[2]]:
             raise IrregularError("the third trace is not the second with a layer more")
         self._at = [{place: position for position, place in enumerate(one)} for one in self._places]
         self._born = [_births(one.events) for one in traces]
@@ -144,22 +127,21 @@ class _Pattern:
     def repeated(self, copies: int) -> Traced:
         """The events with so many copies."""
         first = self._traces[0]
-        numbers = _Numbers(self._sections, self._fixed, self._copied, copies)
-        alive: set[int] = set()
         events: list[Event] = []
         blocks: list[Block] = []
         marks: list[str] = []
-        for place, plan in self._plans(copies):
+        alive: dict[_Place, int] = {}
+        for place in self._in_order(copies):
+            plan = self._plan(place)
             if isinstance(plan, _Allocation):
                 block, size_bytes = plan.of(copies)
-                alive.add(len(blocks))
+                alive[place] = len(blocks)
                 events.append((Action.ALLOCATE, len(blocks), size_bytes))
                 blocks.append(block)
             elif isinstance(plan, _Rule):
-                number = numbers.of(plan.place(place.copy, copies))
-                if number not in alive:
+                number = alive.pop(self._in_trace(plan.place(place.copy, copies), copies), None)
+                if number is None:
                     raise IrregularError("a block would be freed that is not there")
-                alive.remove(number)
                 events.append((Action.FREE, number, 0))
             elif plan[0] is Action.MARK:
                 events.append((Action.MARK, len(marks), 0))
@@ -183,12 +165,24 @@ class _Pattern:
             last = section.at
         yield from (_Place(-1, 0, position) for position in range(last, self._length))
 
-    def _plans(self, copies: int) -> Iterator[tuple[_Place, _Plan]]:
-        for place in self._in_order(copies):
-            if place.section < 0:
-                yield place, self._fixed[place.offset]
-            else:
-                yield place, self._copied[place.section][place.offset]
+    def _key(self, place: _Place, keys: Sequence[Sequence[int]]) -> int:
+        if place.section < 0:
+            return keys[0][place.offset]
+        return keys[1][self._sections[place.section].source + place.offset]
+
+    def _plan(self, place: _Place) -> _Plan:
+        if place.section < 0:
+            return self._fixed[place.offset]
+        return self._copied[place.section][place.offset]
+
+    def _in_trace(self, place: _Place, copies: int) -> _Place:
+        """The place by the name that it has in a trace with so many copies."""
+        number, copy, offset = place
+        if number < 0 or 0 <= copy < copies:
+            return place
+        section = self._sections[number]
+        beyond = copy if copy < 0 else copy - copies
+        return _Place(-1, 0, section.at + beyond * section.length + offset)
 
     def _seen(self, trace: int, place: _Place) -> _Seen:
         event = self._traces[trace].events[self._at[trace][place]]
@@ -229,132 +223,12 @@ class _Pattern:
         return _Allocation(blocks[0], size_bytes, more_bytes, tuple(more for _, more in dimensions))
 
 
-class _Numbers:
-    """The blocks' numbers in a trace with so many copies."""
-
-    def __init__(
-        self,
-        sections: Sequence[_Section],
-        fixed: Sequence[_Plan],
-        copied: Sequence[Sequence[_Plan]],
-        copies: int,
-    ) -> None:
-        self._sections = sections
-        self._copies = copies
-        self._fixed = _allocations_before(fixed)
-        self._offsets = [_allocations_before(one) for one in copied]
-        self._of_copy = [one[-1] for one in self._offsets]
-        before = [0, *accumulate(copies * one for one in self._of_copy)]
-        self._first = [
-            self._fixed[section.at] + copied_before
-            for section, copied_before in zip(sections, before, strict=False)
-        ]
-        ends = iter([*(one.at for one in sections), len(fixed)])
-        end = next(ends)
-        number = 0
-        for position in range(len(fixed)):
-            while position >= end:
-                number, end = number + 1, next(ends)
-            self._fixed[position] += before[number]
-
-    def of(self, place: _Place) -> int:
-        """The number of the block that is allocated there."""
-        number, copy, offset = place
-        if number < 0:
-            return self._fixed[offset]
-        if 0 <= copy < self._copies:
-            return (
-                self._first[number] + copy * self._of_copy[number] + self._offsets[number][offset]
-            )
-        section = self._sections[number]
-        return self._fixed[
-            section.at + (copy if copy < 0 else copy - self._copies) * section.length + offset
-        ]
-
-
-def _allocations_before(plans: Sequence[_Plan]) -> list[int]:
-    return [0, *accumulate(isinstance(one, _Allocation) for one in plans)]
-
-
 def _births(events: Sequence[Event]) -> dict[int, int]:
     return {
         number: position
         for position, (action, number, _) in enumerate(events)
         if action is Action.ALLOCATE
     }
-
-
-def _keys(traces: Sequence[Traced]) -> list[list[int]]:
-    """A number for each event, which is that of all events that look alike; a shape that not every
-    trace has depends on the number of layers.
-    """
-    shapes = [{(one.made_by, one.phase, one.shape) for one in trace.blocks} for trace in traces]
-    common = shapes[0].intersection(*shapes[1:])
-    numbers: dict[Hashable, int] = {}
-
-    def key(trace: Traced, event: Event) -> Hashable:
-        action, number, _ = event
-        if action is Action.MARK:
-            return trace.marks[number]
-        if action is Action.EMPTY_CACHE:
-            return action
-        block = trace.blocks[number]
-        looks = (block.made_by, block.phase, block.shape)
-        return (action, looks if looks in common else (*looks[:2], len(block.shape)))
-
-    return [
-        [numbers.setdefault(key(trace, event), len(numbers)) for event in trace.events]
-        for trace in traces
-    ]
-
-
-def _sections(short: Sequence[int], long: Sequence[int]) -> list[_Section]:
-    """What the longer trace has more of, as copies of what it has before."""
-    found: list[_Section] = []
-    at = source = done = 0
-    while True:
-        agreeing = _agreeing(short, at, long, source)
-        at, source = at + agreeing, source + agreeing
-        if source == len(long):
-            break
-        lengths = [
-            length
-            for length in range(1, source + 1)
-            if long[source] == long[source - length]
-            and long[source : source + length] == long[source - length : source]
-        ]
-        if not lengths:
-            raise IrregularError("a layer more is not a copy of those before")
-        # of the lengths by which the rest agrees furthest, the shortest
-        length = max(lengths, key=lambda one: (_agreeing(short, at, long, source + one), -one))
-        repeated = 0
-        while (
-            at - repeated > done
-            and short[at - repeated - 1] == long[source - repeated - 1 + length]
-        ):
-            repeated += 1
-        back = repeated // 2
-        found.append(_Section(at - back, length, source - back, at - repeated, at))
-        done = at - back
-        source += length
-    if at != len(short):
-        raise IrregularError("the longer trace lacks what the shorter one has")
-    return found
-
-
-def _agreeing(a: Sequence[int], i: int, b: Sequence[int], j: int) -> int:
-    """How far ``a`` from ``i`` on and ``b`` from ``j`` on are equal."""
-    most = min(len(a) - i, len(b) - j)
-    done, at_once = 0, 64
-    while done < most:
-        piece = min(at_once, most - done)
-        if a[i + done : i + done + piece] == b[j + done : j + done + piece]:
-            done, at_once = done + piece, 2 * at_once
-        elif piece == 1:
-            break
-        else:
-            at_once = piece // 2
-    return done
 
 
 def _rule(seen: Sequence[_Seen]) -> _Rule:

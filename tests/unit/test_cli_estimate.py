@@ -319,6 +319,7 @@ def test_every_keyword_of_the_marker_has_its_argument(
     arguments = {line.split()[0] for line in text.splitlines() if line.startswith("  --")}
     assert {f"--{name.replace('_', '-')}" for name in KEYWORDS} <= arguments
     assert "'full', 'lora' or 'qlora'" in text
+    assert text.count("(not built yet)") == 4  # files and own steps
 
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG_USE.items())

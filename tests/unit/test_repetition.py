@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vramfit.estimating.repetition import IrregularError, with_more_layers
+from pytest_vramfit.estimating.repetition import with_more_layers
+from pytest_vramfit.estimating.sections import IrregularError
 from pytest_vramfit.estimating.traced import Traced
 from pytest_vramfit.events import Action, Block, Event
 
