@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_vramfit import catalog
+from pytest_vramfit.catalog import gpus
 from pytest_vramfit.cli.answer import WrongUseError
 from pytest_vramfit.marker.claim import read_claim
 from pytest_vramfit.marker.elsewhere import ELSEWHERE
@@ -45,6 +47,8 @@ def add(parser: argparse.ArgumentParser) -> None:
             metavar="VALUE",
             help=_accepted(name).replace("%", "%%"),
         )
+    parser.add_argument_group("models of the catalogue", ", ".join(catalog.names()))
+    parser.add_argument_group("cards of the catalogue", ", ".join(gpus.names()))
     for other in ELSEWHERE:
         spellings = {argument(other), f"--{other}"}
         parser.add_argument(*spellings, nargs="?", action=_Elsewhere, help=argparse.SUPPRESS)

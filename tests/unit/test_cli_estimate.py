@@ -320,6 +320,7 @@ def test_every_keyword_of_the_marker_has_its_argument(
     assert {f"--{name.replace('_', '-')}" for name in KEYWORDS} <= arguments
     assert "'full', 'lora' or 'qlora'" in text
     assert text.count("(not built yet)") == 4  # files and own steps
+    assert {"Qwen2.5-7B", "GeForce RTX 5070 Ti"} <= {*" ".join(text.split()).split(", ")}
 
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG_USE.items())
